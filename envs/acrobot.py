@@ -39,7 +39,6 @@ class Acrobot(Dynamics):
         self._fastest = torch.tensor([math.inf, math.inf, 4 * math.pi, 9 * math.pi], dtype=torch.float64)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states whose four numbers are uniform on [-0.1, 0.1)."""
         return (uniform(seeds, 4) * 2 - 1) * _START
 
     def observe(self, state: Tensor) -> Tensor:
@@ -48,8 +47,6 @@ class Acrobot(Dynamics):
         return torch.cat((cos_and_sin, speeds), -1).float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Advance by one Runge-Kutta step. The reward is -1, or 0 in the step that ends the episode: when the tip is
-        more than 1 m above the joint."""
         torque = torch.take(self._torques, actions)
         k1 = _rates(state, torque)
         k2 = _rates(state + k1 * (_SECONDS / 2), torque)
@@ -65,8 +62,7 @@ class Acrobot(Dynamics):
 
 def _rates(state: Tensor, torque: Tensor) -> Tensor:
     """Return the time derivatives ``[..., 4]`` of the state under the torque ``[...]``. d1, d2, phi1 and phi2 are the
-    book's, with masses and lengths of 1, centres of mass at 0.5 and moments of inertia of 1 inserted, and with cos(x -
-    pi/2) = sin(x)."""
+    book's, with the masses, lengths and moments inserted, and with cos(x - pi/2) = sin(x)."""
     first, second, speed1, speed2 = state.unbind(-1)
     cos, half_sin = second.cos(), second.sin() * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25

@@ -37,9 +37,9 @@ class Step:
 
 
 class Environment(Protocol):
-    """M members with E environments each. Environments do not reset themselves: after the end of an episode, `reset`
-    must be called to start the next one. So the final observation is never lost. The caller samples a seed for each
-    episode from the member's random stream. An episode depends only on its seed and its actions."""
+    """M members with E environments each. Environments do not reset themselves, so the final observation of an episode
+    is never lost. The caller samples a seed for each episode from the member's random stream. An episode depends only
+    on its seed and its actions."""
 
     spaces: Spaces
     members: int
@@ -57,11 +57,10 @@ class Environment(Protocol):
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
-        """Prepare B resets at once from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E,
-        ...]``, of which `reset_prepared` takes one row ``[M, E, ...]``."""
+        """Prepare B resets from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E, ...]``."""
 
     def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        """Reset environments like `reset`, from one row of `prepare_resets` instead of seeds."""
+        """Reset environments like `reset`, from a row ``[M, E, ...]`` of `prepare_resets` instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current episodes, as plain values and tensors."""

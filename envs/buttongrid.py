@@ -1,10 +1,11 @@
 """ButtonGrid as a tensor program: switch all buttons of a grid on, over and over, without episodes.
 
-The player moves on a grid with buttons on some of its cells. Stepping onto a button's cell toggles the button. When all
-buttons are on, the next step pays 1 and starts a new arrangement of player and buttons. In rare events all buttons turn
-on by themselves, so that even an agent that never earns a reward sees one. The task tests model-based generalisation,
-because every arrangement is new. All arrangements of an episode depend on its seed alone.
+Stepping onto a button's cell toggles the button. When all buttons are on, the next step pays 1 and starts a new
+arrangement of player and buttons, which depends on the episode's seed alone. In rare events all buttons turn on by
+themselves, so that even an agent that never earns a reward sees one.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,19 +26,14 @@ class ButtonGrid(ChanceDynamics):
     event turns all buttons on or, without ``activate_on_reset``, starts a new arrangement. Raises SettingError.
     """
 
-    def __init__(
-        self,
-        grid_size: int = ButtonParameters.grid_size,
-        num_buttons: int = ButtonParameters.num_buttons,
-        spontaneous_reset: bool = ButtonParameters.spontaneous_reset,
-        activate_on_reset: bool = ButtonParameters.activate_on_reset,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)  # only to check the values
+    def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
+        """``values`` and ``parameters`` are fields of `ButtonParameters`."""
+        grid = ButtonParameters(*values, **parameters)
+        grid_size, num_buttons = grid.grid_size, grid.num_buttons
         cells = grid_size**2
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
-        self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, activate_on_reset
-        self._event_probability = 1 / (10 * cells) if spontaneous_reset else 0.0
+        self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, grid.activate_on_reset
+        self._event_probability = 1 / (10 * cells) if grid.spontaneous_reset else 0.0
         # Every step has this many random numbers, used or not: for the event, the row, the column, each button's cell.
         self.chances = 3 + num_buttons
         self.state_size = 4 + 2 * num_buttons
@@ -49,14 +45,11 @@ class ButtonGrid(ChanceDynamics):
         self._next_row, self._next_col = self._next_cell // grid_size, self._next_cell % grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with a uniform cell for the player, uniform cells without replacement for the buttons, and all
-        buttons off."""
         seeds = seeds.to(torch.int64)
         counters = torch.stack((seeds, torch.zeros_like(seeds)), -1)
         return self._new_arrangement(counters, self._random_numbers(counters[..., :1], counters[..., 1:]))
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return observations ``[..., 3 * size**2]``, three numbers per cell: player, button on, button off."""
         _, row, col, cells, on = self._parts(state)
         player_index = (row * self._size + col) * 3
         button_indices = cells * 3 + 2 - on  # the cell's second number if on, its third if off
@@ -101,8 +94,7 @@ class ButtonGrid(ChanceDynamics):
         return as_lines(characters, self._size)
 
     def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
-        """Split a state into five parts: seed and number of steps ``[..., 2]``, row ``[..., 1]``, column ``[..., 1]``,
-        cells of the buttons ``[..., K]``, states of the buttons ``[..., K]``."""
+        """Split a state: seed and number of steps, row, column, cells of the buttons, states of the buttons."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
     def _random_numbers(self, seed: Tensor, number: Tensor) -> Tensor:

@@ -31,8 +31,7 @@ class CartPole(Dynamics):
     observation is the same in float32. ``max_episode_steps`` is 500 in CartPole-v1, 200 in CartPole-v0.
 
     ``physics`` are fields of `CartPoleParameters`. With a ``physics_spread`` above 1 the state is ``[..., 8]``. The
-    last four numbers are gravity, both masses and half length, which differ between episodes and are not observed.
-    Raises SettingError."""
+    last four numbers are gravity, both masses and half length, which differ between episodes and are not observed."""
 
     def __init__(self, max_episode_steps: int | None = 500, **physics: float) -> None:
         max_return = None if max_episode_steps is None else float(max_episode_steps)
@@ -44,7 +43,6 @@ class CartPole(Dynamics):
         self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states whose first four numbers are uniform on [-0.05, 0.05). Sampled physics are log-uniform."""
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _START
         num_physics = len(_SAMPLED_PHYSICS)
@@ -57,7 +55,6 @@ class CartPole(Dynamics):
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Advance by one explicit Euler step, with the physics of the episode if they are sampled."""
         if self.random_physics:
             motion, episode_physics = state.split([4, len(_SAMPLED_PHYSICS)], -1)
             gravity, cart_mass, pole_mass, half_length = episode_physics.unbind(-1)

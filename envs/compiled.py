@@ -1,8 +1,7 @@
 """Environments as compiled functions of one episode: the steps of `TensorEnvironment` and `RewardedEnvironment`.
 
-A `World` describes an environment for all members. Each function names the method that it mirrors;
-tests/test_compiled.py compares the two. In compiled functions, ``m`` is a member, ``state [K]`` float64 the state of
-one of its episodes. Importing this requires Numba.
+Each function names the method that it mirrors; tests/test_compiled.py compares the two. In compiled functions, ``m`` is
+a member, ``state [K]`` float64 the state of one of its episodes. Importing this requires Numba.
 """
 
 import math
@@ -116,8 +115,8 @@ def real_environment(environment: Environment) -> Environment:
 
 
 def can_compile(environment: Environment) -> bool:
-    """Return whether compiled functions can compute the environment's steps and rewards. They cannot for some learned
-    rewards: if the network phi reads the environment's info or needs symexp, or if phi is a Python function."""
+    """Return whether compiled functions can compute the environment's steps and rewards. They cannot if the network phi
+    of a learned reward reads the environment's info or needs symexp, or if phi is a Python function."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
         if mode.info or (mode.state and not isinstance(phi, Phi)):
@@ -129,7 +128,7 @@ def can_compile(environment: Environment) -> bool:
 
 def make_world(environment: Environment, cells_only: bool = False) -> World | None:
     """Return the `World` of an environment, or None if it has no compiled version (`can_compile`). With ``cells_only``
-    a map (a deterministic grid world) becomes a `Map`, for agents that need only the number of the cell."""
+    a map becomes a `Map`, for agents that need only the number of the cell."""
     if not can_compile(environment):
         return None
     real = real_environment(environment)
@@ -165,8 +164,7 @@ def make_external_world(spaces: Spaces, cells_only: bool = False) -> World:
 
 
 def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
-    """Return the fields of `World` about learned networks, by name. If a target network, which maps a state to the
-    action with the highest reward, decides the reward, it takes the place of ``reward``."""
+    """Return the fields of `World` about learned networks. A target network takes the place of ``reward``."""
     program, networks = dynamics.program, dynamics.program.networks
     fields: dict[str, Any] = {
         "flat": program.flat.contiguous().numpy(),
@@ -190,7 +188,7 @@ def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
 
 
 def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
-    """Return the fields of `World` about a learned reward, by name."""
+    """Return the fields of `World` about a learned reward."""
     phi, mode = rewarded.phi, rewarded.mode
     fields: dict[str, Any] = {
         "learned_reward": True,
@@ -216,8 +214,7 @@ def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
 
 
 def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
-    """Set an environment's episodes to ``state [M, E, K]`` and ``age [M, E]`` in steps, with observations ``obs [M, E,
-    O]``."""
+    """Set an environment's episodes to ``state [M, E, K]``, ``age [M, E]`` and observations ``obs [M, E, O]``."""
     real = real_environment(environment)
     assert isinstance(real, TensorEnvironment)
     real.state, real.age = state.to(real.state.dtype), age
@@ -226,8 +223,7 @@ def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tens
 
 
 def make_scratch(world: World) -> Array:
-    """Return uninitialised memory ``[3, widest]`` for `advance`: two scratch rows, and a row for the next
-    observation."""
+    """Return memory ``[3, widest]`` for `advance`: two scratch rows, and a row for the next observation."""
     size = max(world.phi.widest, world.state.widest, world.reward.widest, world.done.widest, world.obs_size)
     return np.empty((3, size), np.float32)
 
@@ -262,8 +258,7 @@ def observe(world, state, obs):
 @exact
 def _cartpole_step(physics, state, action):
     """Advance ``state`` (position, speed, angle, angular speed) in place by one step and return terminated
-    (`CartPole.step`). If the state has more numbers, gravity, both masses and half length follow and replace
-    ``physics``."""
+    (`CartPole.step`). Gravity, both masses and half length, if they follow in the state, replace ``physics``."""
     gravity, cart_mass, pole_mass, half_length, force = physics
     if len(state) > 4:
         gravity, cart_mass, pole_mass, half_length = state[4], state[5], state[6], state[7]
@@ -296,9 +291,8 @@ def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
 
 @exact
 def _acrobot_step(state, action):
-    """Advance ``state`` (two angles, two angular speeds) in place by one step and return terminated (`Acrobot.step`).
-    The step is one of the Runge-Kutta method of order 4: ``speed1_k3`` and ``acc1_k3`` are speed and acceleration of
-    joint 1 at its third evaluation."""
+    """Advance ``state`` (two angles, two angular speeds) in place by one step of the Runge-Kutta method and return
+    terminated (`Acrobot.step`). ``speed1_k3`` and ``acc1_k3`` are those of joint 1 at the third evaluation."""
     torque = action - 1.0
     h = 0.2  # seconds
     half = h / 2

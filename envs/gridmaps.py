@@ -1,8 +1,7 @@
 """Small maps as tensor programs: the grids of Ferreira et al. 2022, and Gymnasium's CliffWalking.
 
-They are deterministic, and every episode starts in the same cell, so tables with an entry for each of S cells and A
-actions define them. Cells are numbered row by row, ``row * columns + column``. An observation is the cell of the
-player, one-hot ``[S]``.
+They are deterministic, and every episode starts in the same cell. Cells are numbered row by row, ``row * columns +
+column``. An observation is the cell of the player, one-hot ``[S]``.
 """
 
 import torch
@@ -33,9 +32,8 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Base class of dynamics on a map. The state ``[..., 1]`` int64 is the cell of the player. A subclass defines the
-    effect of a move in `move_outcome`. Action a in cell s has index ``s * A + a`` in the tables ``next_cell``,
-    ``reward`` and ``terminated``, ``[S * A]`` each."""
+    """Base class of dynamics on a map. The state ``[..., 1]`` int64 is the cell of the player. Action a in cell s has
+    index ``s * A + a`` in the tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]`` each."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -71,8 +69,8 @@ class CellTable(Dynamics):
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """Compute the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
-        moves, by 2,000 sweeps of value iteration. The results have the dtype of ``reward``."""
+        """Return the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
+        moves, by 2,000 sweeps of value iteration."""
         shape = reward.shape
         next_cells = self.next_cell.view(shape)
         factor = (~self.terminated.view(shape)).to(reward.dtype) * discount  # 0 at termination
@@ -99,10 +97,8 @@ class CellTable(Dynamics):
 
 
 class GridMap(CellTable):
-    """A map of `MAPS` by its name, with the actions right, left, down, up. The border and walls stop a move. Entering
-    the goal or a hole ends the episode. The reward depends on the cell after the step: 1 for the goal, -1 for a hole,
-    -0.01 for any other. On the map ``cliff`` these rewards are 0, -100 and -1. Raises SettingError for an unknown
-    name."""
+    """A map of `MAPS` by its name. The border and walls stop a move. Entering the goal or a hole ends the episode. The
+    reward depends on the cell after the step."""
 
     actions = ("right", "left", "down", "up")
 

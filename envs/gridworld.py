@@ -6,6 +6,7 @@ Learning". Cells are numbered row by row, ``row * grid_size + column``.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,16 +51,12 @@ class OpenGrid(ChanceDynamics):
     channels = 1  # numbers per cell in the observation
     remembers_cells = False  # whether states have one column per cell, after the four columns above
 
-    def __init__(
-        self,
-        grid_size: int = GridParameters.grid_size,
-        spontaneous_termination: bool = GridParameters.spontaneous_termination,
-        teleport_on_termination: bool = GridParameters.teleport_on_termination,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        GridParameters(grid_size, spontaneous_termination, teleport_on_termination)  # only to check the values
+    def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
+        """``values`` and ``parameters`` are fields of `GridParameters`."""
+        grid = GridParameters(*values, **parameters)
+        grid_size, spontaneous_termination = grid.grid_size, grid.spontaneous_termination
         super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)
-        self.grid_size, self.teleports = grid_size, teleport_on_termination
+        self.grid_size, self.teleports = grid_size, grid.teleport_on_termination
         self.event_probability = self.event_chance(grid_size) if spontaneous_termination else 0.0
         self.chances = int(spontaneous_termination)  # number of random numbers in a step
         self.cells = grid_size * grid_size
@@ -73,7 +70,6 @@ class OpenGrid(ChanceDynamics):
         return 0.1 / grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with a uniform cell for the player, and the goal in the last cell."""
         seeds = seeds.to(torch.int64)
         time = torch.zeros_like(seeds)
         position = integers(seeds, self.cells)
@@ -85,8 +81,8 @@ class OpenGrid(ChanceDynamics):
         return obs.scatter_(-1, state[..., POSITION : POSITION + 1], 1.0)
 
     def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Return the player's cell ``[..., 1]`` after a move from ``position [..., 1]`` to ``cell [..., 1]``, which may
-        be a wall in a subclass. ``extra_columns [..., K - 4]`` are the columns that a subclass adds to the state."""
+        """Return the player's cell ``[..., 1]`` after a move from ``position`` to ``cell``, which may be a wall in a
+        subclass. ``extra_columns [..., K - 4]`` are the columns that a subclass adds to the state."""
         return cell
 
     def text(self, state: Tensor) -> str:
@@ -103,7 +99,6 @@ class OpenGrid(ChanceDynamics):
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         # The table has a row for each cell and a column for each action.

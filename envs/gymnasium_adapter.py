@@ -27,8 +27,6 @@ warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning
 _NUM_FRAMES = 8  # also from Srivastava et al. 2019, see `envs.wrappers.FRAME_SIZE`
 # Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
-# Ids of the environments that were made in this process. Their warnings, such as of old versions, were shown.
-_made_ids: set[str] = set()
 
 
 class GymnasiumEnvironment(ReplayedEnvironment):
@@ -58,8 +56,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
-        """Sample observations ``[M, count, O]`` that are uniform within their bounds, from M random streams. Return
-        None if observations are no vectors, or if the absolute value of a bound is above 1e6."""
+        """Sample observations ``[M, count, O]`` that are uniform within their bounds. Return None if observations are
+        no vectors, or if the absolute value of a bound is above 1e6."""
         space = self._space
         if len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
@@ -78,9 +76,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             if env is None:
                 env = self._envs[row] = _make_instance(self.game, self._render)
             try:
-                obs, info = env.reset(seed=row_seeds[row])
+                obs, _ = env.reset(seed=row_seeds[row])
                 promises.check_observation(self._space, obs)
-                promises.check_info(info)
                 self._obs[row] = obs
             except BaseException as error:
                 raise self._fault(error) from error
@@ -88,7 +85,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`."""
         self._record_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native_actions(actions)
@@ -102,8 +98,10 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             for row in rows:
                 self._row = row  # for `_fault`
                 self._ages[row] += 1
-                result = promises.checked_step(envs[row].step(native_actions[row]), self._space, names)
-                self._obs[row], reward[row], terminated[row], truncated[row], info_values[row] = result
+                obs, reward_of_row, terminated[row], truncated[row], info = envs[row].step(native_actions[row])
+                promises.check_observation(self._space, obs)
+                self._obs[row], reward[row] = obs, promises.as_number(reward_of_row)
+                info_values[row] = [promises.as_number(info[name]) for name in names]
         except BaseException as error:
             raise self._fault(error) from error
         self._check_finite("reward", reward)
@@ -120,21 +118,18 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     @property
     def frames_per_second(self) -> float:
-        """Number of frames of a film that show one second of the environment: its ``render_fps`` (30 if missing),
-        divided by the action repeat and clipped to [1, 240]."""
+        """Frames per second of the environment, ``render_fps`` (30 if missing), divided by the action repeat."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         rate = float(metadata.get("render_fps") or 30)
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
 
     def frame(self, member: int, env: int) -> np.ndarray:
-        """Return a picture ``[H, W, 3]`` uint8 of environment ``env`` of ``member``. Raises EnvironmentFault if there
-        is none, for example without ``render=True`` or before the first reset."""
+        """Return a picture ``[H, W, 3]`` uint8 of environment ``env`` of ``member``, or raise EnvironmentFault."""
         instance = self._envs[member * self.envs + env]
         try:
             picture: Any = None if instance is None else instance.render()
         except BaseException as error:
-            text = promises.error_reason(error)
-            raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
+            raise EnvironmentFault(f"{self.game.name} cannot be drawn: {promises.error_reason(error)}") from error
         is_image = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
         if not is_image or min(picture.shape) < 2:
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
@@ -142,7 +137,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     def close(self) -> None:
         """Close all instances. If that fails, print a warning, because they are not needed any more."""
-        reason = ""
         for row, env in enumerate(self._envs):
             self._envs[row] = None
             try:
@@ -150,16 +144,15 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                     env.close()
             except BaseException as error:
                 reason = promises.error_reason(error)
-        if reason:
-            print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
+                print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
         """Return the indices in ``_envs`` (member * E + environment) at which ``mask [M, E]`` is True (None: all)."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native_actions(self, actions: Tensor) -> Any:
-        """Return ``actions [M, E, ...]`` in the format of the environment's action space: a list or array with an item
-        for each instance. It shares no memory with ``actions``, because an environment may change its action."""
+        """Return ``actions [M, E, ...]`` in the format of the environment's action space, an item for each instance. It
+        shares no memory with ``actions``, because an environment may change its action."""
         space, numbers = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
             return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
@@ -176,16 +169,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Raise EnvironmentFault about the first number of ``values [M * E, ...]`` that is not finite."""
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
-        row, *indices = np.argwhere(~np.isfinite(values))[0].tolist()
-        self._row = row  # for `_fault`
-        number = float(values[(row, *indices)])
-        if name == "observation":
-            name += "".join(f"[{i}]" for i in indices)
-        raise self._fault(BrokenContract(f"{name} is {number}; it must be finite"))
+        is_finite = np.isfinite(values).reshape(len(values), -1).all(1)
+        self._row = int(is_finite.argmin())  # for `_fault`
+        raise self._fault(BrokenContract(f"{name} is {values[self._row]}; it must be finite"))
 
     def _fault(self, error: BaseException) -> EnvironmentFault:
-        """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset, with the
-        number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
+        """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset."""
         place = f"environment {self.game.name}"
         if self._row is not None:
             seed = 0 if self._seeds is None else int(self._seeds.flatten()[self._row])
@@ -193,40 +182,24 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return EnvironmentFault(f"{place}: {promises.error_reason(error)}")
 
 
-def _make_quietly(gym_id: str, kwargs: dict[str, Any], hide_warnings: bool) -> gym.Env:
-    """Return ``gym.make(gym_id, **kwargs)``. Warnings are printed only for the first environment of an id, and not if
-    ``hide_warnings``."""
-    hide_warnings = hide_warnings or gym_id in _made_ids
-    _made_ids.add(gym_id)
-    _quiet_mujoco(gym.registry.get(gym_id))
-    with warnings.catch_warnings(action="ignore") if hide_warnings else contextlib.nullcontext():
-        return gym.make(gym_id, disable_env_checker=True, **kwargs)
-
-
-def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
+def _quiet_mujoco(gym_id: str) -> None:
     """Suppress a deprecation warning that MuJoCo 4 would print about Gymnasium's models for each new instance."""
-    if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
-        return
-    with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
-        import mujoco
+    spec = gym.registry.get(gym_id)
+    if spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
+            import mujoco
 
-        def warn(text: str) -> None:
-            if "settotalmass" not in text:  # the deprecated attribute of Gymnasium's models
-                warnings.warn(text, stacklevel=2)
-
-        mujoco.set_mju_user_warning(warn)
+            mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn(text, stacklevel=2))
 
 
 def _environment_repeats_actions(game: Game) -> bool:
-    """Return whether the environment itself repeats actions, as VizDoom does, which is faster because it draws only the
-    last frame. Its time limit then counts actions, not repetitions."""
+    """Return whether the environment itself repeats actions, as VizDoom does. Its time limit then counts actions."""
     return game.gym_id.startswith("vizdoom")
 
 
 def _make_instance(game: Game, render: bool) -> gym.Env:
-    """Make one instance with its wrappers. Also set environment variables for SDL and MuJoCo. Raises SettingError if it
-    cannot be made, if agents cannot use its spaces, or if ``render`` is on but it cannot be drawn."""
-    _set_drivers(render)
+    """Make one instance with its wrappers. Raises SettingError if it cannot be made, if agents cannot use its spaces,
+    or if it cannot be drawn with ``render``."""
     kwargs = dict(game.kwargs)
     # Arguments of wrappers: how often to repeat each action, and the physics of CartPole.
     action_repeat = kwargs.pop("action_repeat", 1)
@@ -235,6 +208,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
         names = kwargs.keys() & CartPoleParameters.__dataclass_fields__.keys()
         physics = {name: kwargs.pop(name) for name in names}
     if render:
+        _set_drivers()
         kwargs["render_mode"] = "rgb_array"
     limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if action_repeat > 1 and _environment_repeats_actions(game):
@@ -245,8 +219,10 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     if limit is None:
         kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
     try:
+        _quiet_mujoco(game.gym_id)
         # With ``render``, Gymnasium would warn about a missing render mode, which is an error below.
-        env = _make_quietly(game.gym_id, kwargs, hide_warnings=render)
+        with warnings.catch_warnings(action="ignore") if render else contextlib.nullcontext():
+            env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
         images = wrappers.image_space(env.observation_space)
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped
@@ -271,8 +247,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return in words why an instance could not be made: a missing package, with the command that installs it if that
-    is known, or the ``error`` itself. KeyboardInterrupt and StopNow are raised again."""
+    """Return in words why an instance could not be made. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         return f"it cannot be made ({promises.error_reason(error)})"
     for package, extra in _EXTRAS.items():
@@ -282,9 +257,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``, and number actions with several parts. Then convert observations to stacks of
-    grey frames if ``observes_images`` (the newest frame is last; at a reset, the first one fills the stack), else to
-    vectors."""
+    """Apply the wrappers of ``game``, and number actions with several parts. Convert images to stacks of grey frames,
+    the newest one last, and other observations to vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if isinstance(env.action_space, promises.COMBINED):
@@ -296,14 +270,10 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
     return gym.wrappers.FlattenObservation(env)
 
 
-def _set_drivers(render: bool) -> None:
-    """Set environment variables so that SDL and MuJoCo need no display. Keep variables that the user has set."""
-    if os.environ.get("SDL_VIDEODRIVER") == "":
-        os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL would fail with an empty name
-    if not render:
-        return
-    # Without a desktop, SDL would print errors that look like ours.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+def _set_drivers() -> None:
+    """Set environment variables so that SDL and MuJoCo draw without a display. Keep variables that the user has set."""
+    # Without a desktop, SDL would print errors that look like ours, and fail with an empty name.
+    os.environ["SDL_VIDEODRIVER"] = os.environ.get("SDL_VIDEODRIVER") or "dummy"
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display

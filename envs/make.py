@@ -39,46 +39,30 @@ def make_environment(
     program. ``time_limit`` in steps replaces the environment's limit; 0 means no limit. Raises SettingError for an
     unknown name, missing packages, or arguments that the environment does not take.
     """
-    game = _with_time_limit(name, time_limit)
-    dynamics = None if render else _make_dynamics(game)
+    game = resolve(name)
+    if time_limit is not None:
+        game = replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or None})
+    if time_limit == 0:  # without a limit, returns may exceed the bound of the game
+        game = replace(game, max_return=None)
+    dynamics = None if render else make_dynamics(game)
     if device != CPU and dynamics is None:
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)
-    if not game.gym_id:  # a tensor program without a Gymnasium id
-        raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
     if num_workers > 1 and members * envs > 1 and not render:
         return ParallelEnvironment(game, members, envs, num_workers)
     return GymnasiumEnvironment(game, members, envs, render)
 
 
-def make_dynamics(name: str) -> Dynamics | None:
-    """Return the tensor program of the game of that name, None if it has none. Results are cached. Raises SettingError
-    for an unknown name."""
-    return _make_dynamics(resolve(name))
-
-
-def _with_time_limit(name: str, time_limit: int | None) -> Game:
-    """Return the `Game` of a name with another time limit in steps (None: the game's own, 0: no limit)."""
-    game = resolve(name)
-    if time_limit is None:
-        return game
-    if time_limit == 0:  # without a limit, returns may exceed the bound of the game
-        return replace(game, kwargs={**game.kwargs, "max_episode_steps": None}, max_return=None)
-    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit})
-
-
-def _make_dynamics(game: Game) -> Dynamics | None:
-    """Return the tensor program of a game, None if it has none."""
-    if not game.dynamics:
-        return None
-    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items()))
+def make_dynamics(game: Game | str) -> Dynamics | None:
+    """Return the cached tensor program of a game, None if it has none. Raises SettingError for an unknown name."""
+    game = resolve(game) if isinstance(game, str) else game
+    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 
 
 @functools.lru_cache(32)
 def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
-    """Make the dynamics ``module:class`` with the pairs ``(name, value)`` of ``arguments``. They can be cached, because
-    they have no state, and a search makes several environments in each generation."""
+    """Make the dynamics ``module:class``, which have no state, with the pairs ``(name, value)`` of ``arguments``."""
     module, _, class_name = class_path.partition(":")
     dynamics_class = getattr(importlib.import_module(module), class_name)
     dynamics: Dynamics = dynamics_class(**dict(arguments))
@@ -86,9 +70,8 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
 
 
 class Stages:
-    """Base class of the parts of a kind of proxy that need the real environment. A proxy is a learned environment or
-    reward, and ``flat [M, D]`` are all D parameters of each of M proxies. A stage is an environment in which agents
-    train on proxies (`stage`).
+    """Base class of the parts of a kind of proxy that need the real environment. ``flat [M, D]`` are all D parameters
+    of each of M proxies. A stage is an environment in which agents train on proxies (`stage`).
 
     ``envs/<kind>.py`` has a subclass of this name. Its constructor also sets ``parameters``. It implements `initial`
     and `stage`. The other methods of this class are right for kinds that cannot be made from a policy, and whose
@@ -125,8 +108,8 @@ class Stages:
         return {}
 
     def check_policy(self, source: str) -> bool:
-        """Return whether a proxy that is made from the policy ``source`` needs its action values (otherwise it needs
-        its actions). Raises SettingError if the settings do not allow a proxy from a policy."""
+        """Return whether a proxy that is made from the policy ``source`` needs its action values, not its actions.
+        Raises SettingError if the settings do not allow a proxy from a policy."""
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
@@ -137,8 +120,7 @@ class Stages:
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """Return the numbers ``[K]`` that a search changes among the parameters ``flat [D]`` of a proxy. The strategy
-        of the search sees nothing else."""
+        """Return the numbers ``[K]`` that a search changes among the parameters ``flat [D]`` of a proxy."""
         return flat
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
@@ -149,23 +131,22 @@ class Stages:
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return the parameters ``flat [D]`` of a proxy with its initial states replaced by states from episodes of its
         target policy, if the settings ask for that. If ``scaled``, the target's inputs are also scaled to mean 0 and
-        variance 1 on these states. The default returns ``flat`` as it is.
+        variance 1 on these states.
 
         ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from episodes of the policy ``act``, a
-        function from observations ``[N, S]`` to actions. Episodes restart after ``limit`` steps, or after the
-        environment's limit if it is None."""
+        function from observations ``[N, S]`` to actions. Episodes restart after ``limit`` steps (None: the
+        environment's limit)."""
         return flat
 
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:
         """Compute a step of the synthetic environment, or the reward, with parameters ``flat [1, D]`` on a batch of
-        ``inputs``. The LightningModule that learns proxies calls it in its ``forward``."""
+        ``inputs``, for the LightningModule that learns proxies."""
         raise NotImplementedError("a proxy of this kind has no forward")
 
 
 def stages_of(config: SearchConfig, game: str) -> Stages:
-    """Return the `Stages` of ``envs/<kind>.py``, which makes environments in which agents train on one kind of proxy,
-    for the real environment ``game``. The kind is the folder of the module that defines ``config``,
-    ``models/proxies/<kind>/config.py``."""
+    """Return the `Stages` of ``envs/<kind>.py`` for the real environment ``game``. The kind is the folder of the module
+    that defines ``config``, ``models/proxies/<kind>/config.py``."""
     kind = type(config).__module__.split(".")[-2]
     stages: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
     return stages

@@ -25,7 +25,6 @@ class _Car(RepeatedDynamics):
     obs_size = 2
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
-        """Return positions and speeds ``[M, count, 2]`` float32, uniform over their ranges, from M random streams."""
         position, speed = streams.uniform(count, 2).unbind(-1)
         return torch.stack((LEFT + (RIGHT - LEFT) * position, MAX_SPEED * (2 * speed - 1)), -1)
 
@@ -63,7 +62,6 @@ class MountainCarContinuous(_Car):
         return states_at_rest(seeds).float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `envs.repeated.RepeatedDynamics.single_step`."""
         position, speed = state.unbind(-1)
         force = actions.squeeze(-1)
         # Gymnasium computes the cosine and the square in float64, everything else in float32.

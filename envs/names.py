@@ -1,8 +1,8 @@
 """The names for ``--gamename``: a table of games, and every registered Gymnasium id. Imports no torch.
 
-A name may contain parameters of the environment: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of
-a `Game` they are sorted and written as in YAML, and parameters with the table's values are left out. The parameters of
-a Gymnasium environment are arguments of its constructor: ``FrozenLake-v1,is_slippery=false``.
+A name may contain parameters: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of a `Game` they are
+sorted and written as in YAML, without the table's values. The parameters of a Gymnasium environment are arguments of
+its constructor: ``FrozenLake-v1,is_slippery=false``.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -32,8 +32,7 @@ from models.settings import (
 
 @dataclass(frozen=True)
 class Parameters:
-    """Base class for the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Raises
-    SettingError for a value that is out of range."""
+    """Base class for the parameters of an environment. Raises SettingError for a value that is out of range."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -79,8 +78,7 @@ class RepeatParameters(Parameters):
     )
 
 
-def _physics_setting(default: float, help: str) -> Any:
-    return setting(default, help, above=0, maximum=1000.0)
+_physics_setting = functools.partial(setting, above=0, maximum=1000.0)
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,6 @@ class Game:
 
     @property
     def base_name(self) -> str:
-        """The name without parameters."""
         return self.name.partition(",")[0]
 
     @property
@@ -136,7 +133,7 @@ class Game:
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
     """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``procmaze:ProcMaze``, with a time
-    limit of 100 steps and the arguments ``kwargs`` of the class. The program is also registered with Gymnasium."""
+    limit of 100 steps. The program is also registered with Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
     return Game(
@@ -145,17 +142,20 @@ def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters],
 
 
 def _map_game(name: str, max_return: float, steps: int) -> Game:
-    """Return the `Game` of a map with a time limit of ``steps``. ``name`` in lower case is a key of
-    `envs.gridmaps.MAPS`. The map is also registered with Gymnasium."""
+    """Return the `Game` of the map of `envs.gridmaps.MAPS`, which is also registered with Gymnasium."""
     kwargs = {"map_name": name.lower(), "max_episode_steps": steps}
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
 
 def _repeatable_game(name: str, dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
-    """Return the `Game` of a tensor program ``module:class`` of this folder, with a time limit of ``steps`` and the
-    parameter ``action_repeat``."""
+    """Return the `Game` of a tensor program ``module:class`` of this folder with the parameter ``action_repeat``."""
     kwargs = {"max_episode_steps": steps}
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
+
+
+def _mujoco_game(name: str, info: str) -> Game:
+    """Return the `Game` of version 5 of a robot, with entries of a step's info, separated by spaces."""
+    return Game(name.lower(), f"{name}-v5", info=tuple(info.split()))
 
 
 _DOOM = {"max_episode_steps": 2100, "action_repeat": 4, "screen_resolution": "RES_160X120"}
@@ -186,24 +186,11 @@ _TABLE = (
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
     # Entries of a step's info. The published reward networks used HalfCheetah-v3, in which reward_forward was called
     # reward_run.
-    Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
-    Game(
-        "hopper",
-        "Hopper-v5",
-        info=("x_position", "z_distance_from_origin", "x_velocity", "reward_forward", "reward_ctrl", "reward_survive"),
-    ),
-    Game(
-        "swimmer",
-        "Swimmer-v5",
-        info=(
-            "x_position",
-            "y_position",
-            "distance_from_origin",
-            "x_velocity",
-            "y_velocity",
-            "reward_forward",
-            "reward_ctrl",
-        ),
+    _mujoco_game("HalfCheetah", "x_position x_velocity reward_forward reward_ctrl"),
+    _mujoco_game("Hopper", "x_position z_distance_from_origin x_velocity reward_forward reward_ctrl reward_survive"),
+    _mujoco_game(
+        "Swimmer",
+        "x_position y_position distance_from_origin x_velocity y_velocity reward_forward reward_ctrl",
     ),
     # Time limits as published with reward networks (Ferreira et al. 2022). A room's goal pays 1, and steps cost.
     _map_game("Cliff", -12.0, 50),
@@ -230,9 +217,8 @@ def resolve(name: str) -> Game:
     order. Case and separators are ignored (`models.settings.match_spelling`).
 
     An id without a version, or with a retired version, means the newest version, and a note about that is printed on
-    stderr. An id that the table contains (``LunarLander-v3``) gives the table's `Game`. ``module:Env-v0`` is valid only
-    if the module is already imported. It is not imported here, because the name may be from a file. Raises
-    SettingError, with the nearest name, if there is no such environment.
+    stderr. ``module:Env-v0`` is valid only if the module is already imported. It is not imported here, because the name
+    may be from a file. Raises SettingError, with the nearest name, if there is no such environment.
     """
     name = match_spelling(name, GAMES)
     if name in GAMES:
@@ -242,14 +228,14 @@ def resolve(name: str) -> Game:
         try:
             return with_parameters(game, values)
         except SettingError as error:
-            raise SettingError(f"gamename is {format_value(name)}: {error}", "gamename") from error
+            raise _name_error(name, f": {error}") from error
     module, _, env_id = name.rpartition(":")
     if module and module not in sys.modules:
-        line = f"gamename is {format_value(name)}: only a flag can have module {module} imported"
-        raise SettingError(f"{line}; give --import {module}", "gamename")
-    gym_id = _registered_id(env_id)
-    if gym_id is None:
-        raise _unknown_name_error(name)
+        raise _name_error(name, f": only a flag can have module {module} imported; give --import {module}")
+    gym_ids = _gym_ids()
+    gym_id = _newest_id(env_id, gym_ids)
+    if gym_id not in gym_ids:
+        raise _unknown_name_error(name, gym_ids)
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
@@ -258,10 +244,15 @@ def resolve(name: str) -> Game:
     return table_games[0] if table_games else Game(full_id, full_id)
 
 
+def _name_error(name: str, reason: str) -> SettingError:
+    """Return the error about the name of an environment. ``reason`` follows the name in the message."""
+    return SettingError(f"gamename is {format_value(name)}{reason}", "gamename")
+
+
 def import_module(setting: str, value: str) -> None:
-    """Import the module that ``value`` names: ``module:Env-v0`` if ``setting`` is gamename, otherwise ``module``. A
-    gamename without a module imports nothing. ``value`` must be from a flag or keyword of this process or its parent,
-    never from a file, because an import runs code. Raises SettingError if the import fails."""
+    """Import the module that ``value`` names: ``module:Env-v0`` if ``setting`` is gamename, otherwise ``module``.
+    ``value`` must be from a flag or keyword of this process or its parent, because an import runs code. Raises
+    SettingError if the import fails."""
     module = value
     if setting == "gamename":
         module = value.rpartition(":")[0]
@@ -280,48 +271,34 @@ def import_module(setting: str, value: str) -> None:
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     """Split ``name``, such as ``procmaze,grid_size=5``, at its commas. Return the `Game` of its first part, and the
-    parameters in the other parts, ``{name: value}``. Raises SettingError for an unknown or repeated parameter, and for
-    one without a value. Ranges are not checked, and a value that cannot be parsed remains text."""
+    parameters in the other parts, ``{name: value}``. Raises SettingError for an unknown parameter, and for one without
+    a value. Ranges are not checked, and a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
     game = resolve(base_name)
     parameters = game.parameter_values()
-    start_of_error = f"gamename is {format_value(name)}"
-    if pairs and not parameters and not game.takes_arguments:
-        raise SettingError(f"{start_of_error}; allowed: {game.name}, which has no parameters", "gamename")
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         is_argument = game.takes_arguments and key.isidentifier()  # arguments may have any name
-        if is_argument and key == "render_mode":
-            raise SettingError(f"{start_of_error}: training draws nothing; allowed: --record, for a film", "gamename")
         if key not in parameters and not is_argument:
-            allowed_names = ", ".join(parameters) or "arguments, name=value"
-            hint = nearest(key, parameters) or f"; allowed: {allowed_names}"
-            raise SettingError(f"{start_of_error}: {key or pair!r} is unknown{hint}", "gamename")
+            allowed_names = ", ".join(parameters) or f"{game.name}, which has no parameters"
+            raise _name_error(name, f": {key!r} is unknown{nearest(key, parameters)}; allowed: {allowed_names}")
         if not equals:
-            example = str(parameters.get(key, "value")).lower()
-            raise SettingError(f"{start_of_error}: {key} needs a value: {key}={example}", "gamename")
-        if key in values:
-            raise SettingError(f"{start_of_error}: {key} is given twice", "gamename")
-        try:
-            values[key] = _parse_argument(text) if is_argument else parse_value(type(parameters[key]), text)
-        except ValueError:
-            values[key] = text
+            raise _name_error(name, f": {key} needs a value: {key}=value")
+        values[key] = text
+        with contextlib.suppress(ValueError):
+            if not is_argument:
+                values[key] = parse_value(type(parameters[key]), text)
+            else:  # arguments are written as in JSON or Python: true or True
+                python_words = {"True": True, "False": False, "None": None}
+                values[key] = python_words[text] if text in python_words else json.loads(text)
     return game, values
 
 
-def _parse_argument(text: str) -> Any:
-    """Return the value of an argument that is written as in JSON (a number, true, false, null, or text in quotes) or as
-    in Python (True, False, None). Raises ValueError for other text."""
-    python_words = {"True": True, "False": False, "None": None}
-    return python_words[text] if text in python_words else json.loads(text)
-
-
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """Return ``game`` with the parameters ``values``, ``{name: value}``, in its ``kwargs`` and appended to its name.
-    ``game`` has no parameters in its name yet. Values that it already has are left out. Without ``values`` it is
-    returned as it is. Raises SettingError for a value that is out of range. Arguments of a Gymnasium environment are
-    not checked, and make its largest return unknown."""
+    """Return ``game``, whose name has no parameters, with the parameters ``values`` in its ``kwargs`` and appended to
+    its name, without values that it already has. Raises SettingError for a value that is out of range. Arguments of a
+    Gymnasium environment are not checked, and make its largest return unknown."""
     changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
@@ -340,8 +317,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 
 @functools.cache
 def is_continuous(name: str) -> bool:
-    """Return whether the environment of this ``name``, which may contain parameters, takes continuous actions. Return
-    False if it cannot be made."""
+    """Return whether the environment of this ``name`` takes continuous actions. False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
     if base_name in GAMES:
         arguments_may_matter = arguments and GAMES[base_name].takes_arguments
@@ -399,19 +375,18 @@ def _gym_ids() -> list[str]:
     return gym_ids
 
 
-def _registered_id(env_id: str) -> str | None:
-    """Return the registered id that ``env_id`` means: the id itself, in its registered spelling, or its newest version
-    if this version cannot be made. None if there is no such id and no newer version."""
-    ids = _gym_ids()
-    env_id = match_spelling(env_id, ids)
-    if env_id in ids:
+def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:
+    """Return the id in ``gym_ids`` that ``env_id`` means: the id itself, in its registered spelling, or its newest
+    version if this version cannot be made. Return ``env_id`` if there is none."""
+    env_id = match_spelling(env_id, gym_ids)
+    if env_id in gym_ids:
         return env_id
     # Id without version -> its newest version: after sorting, a later version replaces an earlier one.
-    newest_versions = dict(sorted(_split_version(gym_id) for gym_id in ids))
+    newest_versions = dict(sorted(_split_version(gym_id) for gym_id in gym_ids))
     base_id, requested_version = _split_version(env_id)
     base_id = match_spelling(base_id, newest_versions)
-    newest = newest_versions.get(base_id, -1)  # -1 if there is no such id: no requested version is older
-    return f"{base_id}-v{newest}" if requested_version < newest else None
+    newest = newest_versions.get(base_id, -1)
+    return f"{base_id}-v{newest}" if requested_version < newest else env_id
 
 
 def _split_version(gym_id: str) -> tuple[str, int]:
@@ -420,25 +395,19 @@ def _split_version(gym_id: str) -> tuple[str, int]:
     return (id_match[1], int(id_match[2])) if id_match else (gym_id, -1)
 
 
-def _unknown_name_error(name: str) -> SettingError:
-    """Return the error about a name that no environment has. It suggests the nearest name or, for ``namespace/Env-v0``
-    with an unknown namespace, to import the module that registers it."""
-    gym_ids = _gym_ids()
+def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
+    """Return the error about a name that no environment has, with the nearest name."""
     module, _, env_id = name.rpartition(":")
-    namespace, slash, _ = env_id.partition("/")
-    is_known_namespace = any(gym_id.startswith(f"{namespace}/") for gym_id in gym_ids)
-    if not module and slash and not is_known_namespace:
-        line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
-        return SettingError(f"{line}; give --import and the one that does", "gamename")
+    if not module and "/" in env_id and not closest(env_id, gym_ids):
+        namespace = env_id.partition("/")[0]
+        line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
+        return _name_error(name, line)
     # Ids are compared without the module, which would make all of them look similar.
-    candidates = gym_ids if module else [*GAMES, *gym_ids]
-    similar_id = closest(env_id, candidates)
-    hint = ""
-    if similar_id:
-        suggestion = f"{module}:{similar_id}" if module else similar_id
-        hint = f"; did you mean '{suggestion}'?"
+    similar_id = closest(env_id, gym_ids if module else [*GAMES, *gym_ids])
+    suggestion = f"{module}:{similar_id}" if module else similar_id
+    hint = f"; did you mean '{suggestion}'?" if similar_id else ""
     listed = ", ".join([*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"])
-    return SettingError(f"gamename is {format_value(name)}{allowed_clause(hint, listed)}", "gamename")
+    return _name_error(name, allowed_clause(hint, listed))
 
 
 def first_line(error: BaseException) -> str:

@@ -5,6 +5,8 @@ a note at their ends before the step. To earn it, play the pipes n - 1, n - 2, .
 ends, so that even an agent that never earns a reward sees one. There are no episodes.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,13 +24,10 @@ class PanFlute(ChanceDynamics):
     event with probability 1 / n**2. Raises SettingError.
     """
 
-    def __init__(
-        self,
-        num_pipes: int = FluteParameters.num_pipes,
-        spontaneous_reward: bool = FluteParameters.spontaneous_reward,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        FluteParameters(num_pipes, spontaneous_reward)  # only to check the values
+    def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
+        """``values`` and ``parameters`` are fields of `FluteParameters`."""
+        flute = FluteParameters(*values, **parameters)
+        num_pipes, spontaneous_reward = flute.num_pipes, flute.spontaneous_reward
         places = num_pipes * (num_pipes + 1) // 2
         super().__init__(places, num_pipes, max_episode_steps)
         pipes = torch.arange(num_pipes)
@@ -43,7 +42,6 @@ class PanFlute(ChanceDynamics):
         self._event_probability = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with empty pipes. Seeds determine only the events."""
         empty = torch.zeros(*seeds.shape, 1 + len(self._is_end), dtype=torch.int64)
         return torch.cat((seeds.to(torch.int64)[..., None], empty), -1)
 
@@ -54,7 +52,6 @@ class PanFlute(ChanceDynamics):
         return uniform_at(seed, time + 1)  # the column of the time after the step
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         counters, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
         # Every note moves one place on. Notes that leave the end of a pipe must not enter the mouth of the next pipe.

@@ -31,11 +31,9 @@ class Pendulum(RepeatedDynamics):
     max_return = 0.0
 
     def first_states(self, seeds: Tensor) -> Tensor:
-        """Return states ``[..., 2]`` with an angle uniform on [-pi, pi) and a speed uniform on [-1, 1)."""
         return (uniform(seeds, 2) * 2 - 1) * _START.to(seeds.device)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
-        """Return observations of states with angles and speeds uniform over their ranges."""
         largest = torch.tensor([math.pi, _MAX_SPEED], dtype=torch.float64)
         states = (streams.uniform(count, 2).double() * 2 - 1) * largest
         return self.observe_state(states)
@@ -45,7 +43,6 @@ class Pendulum(RepeatedDynamics):
         return torch.stack((angle.cos(), angle.sin(), speed), -1).float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `envs.repeated.RepeatedDynamics.single_step`. The cost is of the state before the step."""
         angle, speed = state.unbind(-1)
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
         wrapped_angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi

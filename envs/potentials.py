@@ -1,5 +1,4 @@
-"""Handmade potentials for reward shaping, as somebody who knows the task would choose them. They are baselines, and a
-search for a reward network may start from one."""
+"""Handmade potentials for reward shaping. They are baselines, and a search for a reward network may start from one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ class HandmadePotential:
     cells: int = 0
 
     def states(self, count: int) -> Tensor:
-        """Return states ``[N, S]``: ``count`` states that are uniform within the bounds, and the same in every call.
-        For a map return each cell once, one-hot, and ignore ``count``."""
+        """Return ``count`` fixed states ``[N, S]``, uniform within the bounds, or each cell of a map once, one-hot."""
         if self.cells:
             return torch.eye(self.cells)
         low, high = torch.tensor(self.low), torch.tensor(self.high)
@@ -28,8 +26,7 @@ class HandmadePotential:
 
 
 def _negative_distance(obs: Tensor) -> Tensor:
-    """Return -1 times the number of moves to the goal of Cliff (4 x 12 cells) on a path above the cliff, for one-hot
-    cells ``[..., 48]``."""
+    """Return -1 times the number of moves to the goal of Cliff (4 x 12 cells) for one-hot cells ``[..., 48]``."""
     cell = obs.argmax(-1)
     row, column = cell // 12, cell % 12
     manhattan_distance = (3 - row) + (11 - column)  # the goal is the bottom right cell

@@ -24,9 +24,9 @@ class ProcMaze(OpenGrid):
     possibly the same one.
 
     After the columns of `OpenGrid`, a state has one column per cell: 1 if the cell is open, 0 for a wall. The
-    observation is ``[grid_size, grid_size, 4]`` flattened. Its four channels are 1 at the player, at the goal, at walls
-    and at open cells, else 0. Walls stop moves as the border does. With G = ``grid_size``, the probability of an event
-    is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2), which is 1 in 100 for G = 4.
+    observation is ``[grid_size, grid_size, 4]`` flattened, 1 at the player, at the goal, at walls and at open cells.
+    Walls stop moves as the border does. With G = ``grid_size``, the probability of an event is 0.1 / ((G + 1) * ceil(G
+    / 2) - G mod 2), which is 1 in 100 for G = 4.
     """
 
     channels = 4
@@ -37,7 +37,6 @@ class ProcMaze(OpenGrid):
         return 0.1 / ((grid_size + 1) * math.ceil(grid_size / 2) - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with different mazes, and with player and goal in open cells."""
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)
@@ -52,7 +51,6 @@ class ProcMaze(OpenGrid):
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return observations ``[..., grid_size ** 2 * 4]``: for each cell the channels player, goal, wall, open."""
         is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
         obs[..., _WALL_CHANNEL] = 1 - is_open

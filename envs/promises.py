@@ -1,11 +1,6 @@
-"""Checks that a Gymnasium environment keeps its contract: usable spaces, and results of steps that match them.
-
-NumPy would convert nearly everything to numbers: it broadcasts one number to a whole observation, parses text, and
-drops imaginary parts. Each function accepts the usual results by a fast comparison first.
-"""
+"""Checks that agents can use the spaces of a Gymnasium environment, and that its observations have their shape."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -13,74 +8,30 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.names import first_line
-from models.settings import StopNow, UserError, format_value, shorten
+from models.settings import StopNow, UserError, shorten
 
-MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
 MAX_COMBINATIONS = 4096  # of the parts of an action; each has an output of the policy
 COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary  # spaces of actions with several discrete parts
-_NUMBERS = "biuf"  # NumPy's letters for the kinds of dtypes: bool, int, unsigned int, float
 
 
 class BrokenContract(Exception):
     """A result of an environment that breaks Gymnasium's contract. The message states it and the expected result."""
 
 
-def checked_step(result: Any, space: Box, info_names: tuple[str, ...]) -> tuple[Any, Any, bool, bool, list[Any]]:
-    """Return the ``result`` of a step: observation, reward, terminated, truncated, and the numbers ``info_names`` of
-    its info. Raises `BrokenContract` if it is not as expected of an environment with observations of ``space``."""
-    if len(result) != 5:
-        raise BrokenContract(
-            f"step gave {len(result)} values; expected observation, reward, terminated, truncated, info"
-        )
-    obs, reward, terminated, truncated, info = result
-    check_observation(space, obs)
-    check_info(info, info_names)
-    # Numbers may take the place of True and False ("b"): signed and unsigned integers ("i", "u").
-    terminated = as_number(terminated, "terminated", "biu", "True or False")
-    truncated = as_number(truncated, "truncated", "biu", "True or False")
-    numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
-    return obs, as_number(reward), bool(terminated), bool(truncated), numbers
-
-
 def check_observation(space: Box, obs: Any) -> None:
-    """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent. Bounds
-    are not checked: many environments exceed them a little."""
+    """Raise `BrokenContract` unless ``obs`` consists of numbers and has the shape of ``space``. NumPy would broadcast a
+    single number to a whole observation. Bounds are not checked: many environments exceed them a little."""
     if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:  # as usual
         return
-    try:
-        numbers = np.asarray(obs)
-    except Exception:  # lists of unequal lengths, or an object whose conversion fails
-        numbers = np.array(None)  # of the kind "O", an object
-    if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
-        description = _describe_value(obs if numbers.dtype.kind == "O" else numbers)
+    numbers = np.asarray(obs)
+    if numbers.dtype.kind not in "biuf" or numbers.shape != space.shape:  # bool, int, unsigned int, float
+        description = f"an array of {numbers.dtype} {list(numbers.shape)}"
         raise BrokenContract(f"observation is {description}; expected an array of {space.dtype} {list(space.shape)}")
-    if space.dtype.kind != "f" and numbers.dtype != space.dtype:
-        with np.errstate(invalid="ignore"):
-            is_changed = numbers.astype(space.dtype) != numbers  # by the conversion, because the dtype cannot hold them
-        if is_changed.any():
-            first_number = numbers[is_changed].flat[0]
-            raise BrokenContract(f"observation holds {first_number}; expected numbers of {space.dtype}")
 
 
-def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected: str = "a number") -> Any:
-    """Return ``result``, a number or an array of one number, as a plain number. ``kinds`` are NumPy's letters for the
-    allowed kinds of dtypes. Raises `BrokenContract` for anything else, such as text, None or complex numbers: the
-    message calls the result ``name`` and says what was ``expected``."""
-    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results; their kind is not checked
-        return result
-    value = np.asarray(result)
-    if value.size != 1 or value.dtype.kind not in kinds:
-        raise BrokenContract(f"{name} is {_describe_value(result)}; expected {expected}")
-    return value.item()
-
-
-def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
-    """Raise `BrokenContract` if ``info`` is no mapping, or lacks one of the ``names``."""
-    if type(info) is not dict and not isinstance(info, Mapping):
-        raise BrokenContract(f"info is {_describe_value(info)}; expected a mapping")
-    missing = [name for name in names if name not in info]
-    if missing:
-        raise BrokenContract(f"info lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
+def as_number(result: Any) -> float:
+    """Return ``result``, a number or an array of one number. Raises any error for other results."""
+    return result if type(result) is float else np.asarray(result, np.float64).item()
 
 
 def error_reason(error: BaseException) -> str:
@@ -93,52 +44,29 @@ def error_reason(error: BaseException) -> str:
 
 
 def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
-    """Return the reason why agents cannot use an environment's spaces or time limit, None if they can. Agents observe
-    images of the space ``screen`` or, if it is None, flattened observations."""
+    """Return the reason why agents cannot use an environment's spaces, None if they can. Agents observe images of the
+    space ``screen`` or, if it is None, flattened observations."""
     obs_space, action_space = env.observation_space, env.action_space
-    limit = None if env.spec is None else env.spec.max_episode_steps
     try:
-        count = gym.spaces.flatdim(obs_space if screen is None else screen)
+        size = gym.spaces.flatdim(obs_space if screen is None else screen)
     except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
-        part = _unflattened_part(obs_space)
-        return f"its observation space{part} cannot be flattened to numbers; allowed: a wrapper that does it"
-    if not 1 <= count <= MAX_SIZE:
-        return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
-    if isinstance(action_space, COMBINED):
-        count = math.prod(choices(action_space))
-        if count > MAX_COMBINATIONS:
-            text = f"its action space {describe(action_space)} has {count} combinations"
-            return f"{text}; allowed: at most {MAX_COMBINATIONS}"
+        size = 0
+    if size < 1:
+        return f"its observation space {_describe(obs_space)} cannot be flattened to numbers; allowed: a wrapper for it"
     if not _is_supported(action_space):
         return (
-            f"its action space {describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete, "
-            f"MultiBinary, or Box with finite bounds, each low below its high; at most {MAX_SIZE} actions"
+            f"its action space {_describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete or "
+            f"MultiBinary with at most {MAX_COMBINATIONS} combinations, or Box with finite bounds, low below high"
         )
-    if limit is not None and (type(limit) is not int or limit < 1):
-        return f"its time limit is {_describe_value(limit)}; allowed: integer, at least 1, or None"
     return None
-
-
-def _unflattened_part(space: Any) -> str:
-    """Return the words that follow "its observation space" in the message that it cannot be flattened to numbers. They
-    name the first such part of a Dict (" has the part 'graph', and Graph"), otherwise the space itself."""
-    if isinstance(space, gym.spaces.Dict):
-        for name, part in space.spaces.items():
-            try:
-                gym.spaces.flatdim(part)
-            except Exception:
-                return f" has the part {name!r}, and {type(part).__name__}"
-    return f" {describe(space)}"
 
 
 def _is_supported(space: Any) -> bool:
     """Return whether agents can choose actions of ``space``: discrete actions, or vectors with finite bounds."""
-    if isinstance(space, gym.spaces.Discrete):
-        return 1 <= space.n <= MAX_SIZE
     if isinstance(space, COMBINED):
-        return True
-    if not isinstance(space, Box) or space.dtype.kind not in "fiu" or not 1 <= space.low.size <= MAX_SIZE:
-        return False
+        return math.prod(choices(space)) <= MAX_COMBINATIONS
+    if not isinstance(space, Box) or not space.low.size:
+        return isinstance(space, gym.spaces.Discrete)
     # Agents compute with bounds in float32, in which even the length of the range must be finite.
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
@@ -153,18 +81,6 @@ def choices(space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> list[in
     return space.nvec.ravel().tolist()
 
 
-def describe(space: Any) -> str:
+def _describe(space: Any) -> str:
     """Return a space in words, on one line of at most 200 characters."""
     return shorten(" ".join(str(space).split()), 200)
-
-
-def _describe_value(value: Any) -> str:
-    """Return a value in words: dtype and shape of an array ("an array of float32 [4]"), a plain value itself, otherwise
-    its type ("of type Environment")."""
-    if isinstance(value, np.ndarray | np.generic):
-        if value.ndim:
-            return f"an array of {value.dtype} {list(value.shape)}"
-        value = value.item()
-    if isinstance(value, bool | int | float | complex | str | bytes | None):
-        return format_value(value)
-    return f"of type {type(value).__name__}"

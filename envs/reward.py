@@ -1,9 +1,8 @@
 """Real environments with learned rewards, which a reward network phi computes. Each member has a separate network.
 
-M is the number of members (independent agents), E the number of environments of each, S the size of an observation, I
-the number of values that phi reads from the info of a step. ``flat [M, D]`` are the weights of M networks, the D
-weights of each in one row. A mode (`understudy.kinds.Mode`) determines the inputs of phi, whether phi is a potential,
-and whether the learned reward is added to the environment's reward.
+M is the number of members (independent agents), E of environments of each, S the size of an observation, I the number
+of values that phi reads from the info of a step. ``flat [M, D]`` are the weights of M networks. A mode
+(`understudy.kinds.Mode`) determines the inputs of phi, and how rewards follow from it.
 """
 
 import math
@@ -37,11 +36,9 @@ class RewardedEnvironment:
     """A real environment with the reward that ``mode`` computes from ``phi``. Interface: `envs.base.Environment`.
 
     ``phi`` are the reward networks of M members (`models.proxies.reward.networks.Phi`): ``obs [M, E, S]`` and ``info
-    [M, E, I]`` -> values ``[M, E]``.
-
-    Potentials use the agents' ``discounts [M]``. If phi reads the info of a step, it reads this info for both the state
-    before and the state after the step, as in the published code. With ``zero_at_end`` phi is 0 at termination. The
-    real reward is multiplied by ``weight``.
+    [M, E, I]`` -> values ``[M, E]``. If it reads the info of a step, it reads this info for both the state before and
+    the state after the step, as in the published code. Potentials use the agents' ``discounts [M]``. With
+    ``zero_at_end`` phi is 0 at termination. The real reward is multiplied by ``weight``.
     """
 
     def __init__(
@@ -74,8 +71,7 @@ class RewardedEnvironment:
         return self._remember_obs(self.real.reset_prepared(prepared, where))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. The reward in the result is the learned one: ``mode`` says how it follows
-        from the values of the reward network phi before and after the step."""
+        """Return the step of the real environment with the learned reward."""
         step = self.real.step(actions, active)
         potential = self._potential  # phi before the step
         if self.mode.potential and self.mode.info:  # phi also reads the info of this step
@@ -136,7 +132,7 @@ def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
 
 
 class Stages(BaseStages):
-    """Makes environments in which agents train with a learned reward (see the base class, `envs.make.Stages`)."""
+    """Makes environments in which agents train with a learned reward."""
 
     parameters: Networks
 
@@ -173,7 +169,7 @@ class Stages(BaseStages):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """See `envs.make.Stages`. Phi must be a potential of the state alone, because it is fitted to returns."""
+        """Raise SettingError unless phi is a potential of the state alone, which can be fitted to returns."""
         if not (self.parameters.mode.potential and self._is_of_state_alone):
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
@@ -181,8 +177,7 @@ class Stages(BaseStages):
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[M, D]`` of a potential that predicts the discounted returns of a policy from the state.
-        It is fitted to nine tenths of the ``rn_episodes`` episodes; the others give ``explained_variance``. The
-        episodes are the policy's, so ``policy`` itself is not used. See `envs.make.Stages` for the arguments."""
+        It is fitted to nine tenths of the ``rn_episodes`` episodes; the others give ``explained_variance``."""
         count, discount = self.config.rn_episodes, self.config.rn_discount
         states, returns = episodes.returns(discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, returns)
@@ -203,10 +198,9 @@ class Stages(BaseStages):
         discount: float = 0.99,
         info: Tensor | None = None,
     ) -> Tensor:
-        """Return the learned rewards ``[B]`` of B steps, for an agent with this ``discount``. ``flat [1, D]`` are the
-        weights of the reward network phi. ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and
-        ``terminated`` ``[B]``. ``info [B, I]`` are numbers from the environment's info, which are only needed if they
-        are an input of phi (``mode.info``)."""
+        """Return the learned rewards ``[B]`` of B steps with the weights ``flat [1, D]``, for an agent with this
+        ``discount``. ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``.
+        ``info [B, I]`` are numbers from the environment's info, only needed if they are an input of phi."""
         phi = self.parameters.with_weights(flat)
         info_batch = None if info is None else info[None]
         potential = phi(obs[None], info_batch)  # [1, B], for one member

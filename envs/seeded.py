@@ -1,9 +1,8 @@
 """Random numbers as pure functions of integer seeds, so that an episode is a function of its seed.
 
-There is no state, and the order of calls does not matter. A seed gives the same numbers alone, in a batch of seeds, and
-in a block of many steps. The numbers are hashes (`understudy.hashing`), not the streams of NumPy or torch. The results
-of `uniform`, `uniform_at` and `normal` for one seed are unrelated. The first of several numbers of a seed do not depend
-on how many there are.
+A seed gives the same numbers alone, in a batch of seeds, and in a block of many steps. The numbers are hashes
+(`understudy.hashing`), not the streams of NumPy or torch. The results of `uniform`, `uniform_at` and `normal` for one
+seed are unrelated. The first of several numbers of a seed do not depend on how many there are.
 """
 
 import math
@@ -40,8 +39,7 @@ def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
 
 
 def normal(seeds: Tensor, n: int) -> Tensor:
-    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958). All are below
-    8.6 in size."""
+    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958)."""
 
     def draw_normal(seeds: Tensor) -> Tensor:
         columns = torch.arange(n, device=seeds.device)
@@ -57,9 +55,8 @@ def normal(seeds: Tensor, n: int) -> Tensor:
 
 
 def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
-    """Return ``draw(seeds)`` for ``seeds [..., M, E]``, computed only once for members with equal seeds. Hashing a
-    number takes about 40 times as long as comparing two. Seeds on other devices than the CPU, and of a subclass of
-    Tensor, are not compared."""
+    """Return ``draw(seeds)`` for ``seeds [..., M, E]``, computed only once for members with equal seeds, because
+    hashing a number takes about 40 times as long as comparing two."""
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return draw(seeds)
     # Members are compared first by one seed of each, then by all of their seeds.

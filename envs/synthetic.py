@@ -2,10 +2,7 @@
 
 M is the number of members (independent agents), E of environments of each, S of numbers in an observation, A of actions
 (or of numbers in a continuous action). ``flat [M, D]`` are the parameters of M synthetic environments: the weights of
-all networks of an environment, and its table, in one row. An MDP has episodes of several steps; in a bandit every step
-is an episode. A target is a network that maps a state to an action: rewards are highest for this action. A table holds
-initial states, one in each row. With the setting ``pairs``, a search changes pairs of a state and an action, on which
-the target is trained.
+all networks and the table of initial states. `models.proxies.synthetic.networks` describes them.
 """
 
 import functools
@@ -30,11 +27,10 @@ from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, lockstep_streams
 from understudy.kinds import FORMS
+from understudy.program import ENDS_ABOVE
 
-ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
 _MIN_SCALING_OBS = 2048  # smallest number of observations by which the inputs of a target are scaled
 _DAGGER_UPDATES = 1000  # number of updates of a clone before it visits states
-_PAIRS_SCHEDULE = 300, 1e-2  # number of updates and learning rate when a target is trained on pairs
 
 Starts = Callable[[Tensor], Tensor]
 """A function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of the real environment."""
@@ -42,12 +38,10 @@ Starts = Callable[[Tensor], Tensor]
 
 class SyntheticDynamics(Dynamics):
     """Dynamics that learned networks compute. The observation is the state ``[M, E, S]``. If observations of the real
-    environment are one-hot (`models.spaces.Spaces.one_hot`), the observation is one-hot too, with the 1 at the position
-    of the largest number of the state, as in the published code.
+    environment are one-hot, so is the observation, with the 1 at the largest number of the state, as published.
 
-    Episodes terminate if the output d of the done network is above 0.5. With ``raw_done`` the discount of an MDP is 1 -
-    d, as in the published replay buffer. Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states
-    may grow without bound and become infinite."""
+    Episodes terminate if the output d of the done network is above `ENDS_ABOVE`. With ``raw_done`` the discount of an
+    MDP is 1 - d, as published. Otherwise it is 0 at termination and 1 before. Nothing is clipped."""
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
         """``starts`` gives initial states of the real environment. If ``program`` takes scaled observations, ``scale``
@@ -76,13 +70,11 @@ class SyntheticDynamics(Dynamics):
         return states.reshape(*member_seeds.shape, -1).movedim(0, -3)  # [M, ..., E, S] -> [..., M, E, S]
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return the state or, if observations are one-hot, the index of its largest number, one-hot."""
         if not self.spaces.one_hot:
             return state
         return torch.zeros_like(state).scatter_(-1, state.argmax(-1, keepdim=True), 1.0)
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """See `envs.tensor.Dynamics.step`."""
         out = self.program.step(state, actions)
         discount = 1 - out.done if self.raw_done and not self.bandit else None
         return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
@@ -92,19 +84,18 @@ class SyntheticDynamics(Dynamics):
 
 
 class Stages(BaseStages):
-    """Makes synthetic environments in which agents train (see the base class, `envs.make.Stages`)."""
+    """Makes synthetic environments in which agents train."""
 
     parameters: Networks
 
     def __init__(self, config: Config, game: str):
         super().__init__(config, game)
         self.parameters = Networks(config, self.spaces)
-        self._starts: Starts | None = None
+        self._clones_values = config.clone_of == "values"
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]``, a row for each random stream. If the range of observations is known, a
-        table of initial states is filled with observations that are spread over this range, and the inputs of a target
-        network are scaled by them. Raises SettingError as `check_start` does."""
+        """Return initial parameters ``[M, D]``. If the range of observations is known, the table of initial states is
+        filled with observations that are spread over it, and the inputs of a target network are scaled by them."""
         networks = self.parameters
         flat = networks.initial(streams)
         if not (networks.num_table_rows or networks.has_target):
@@ -115,8 +106,7 @@ class Stages(BaseStages):
 
     @property
     def num_scaling_obs(self) -> int:
-        """Number of observations by which the inputs of a target are scaled. The first ones are the rows of the table
-        of initial states."""
+        """Number of observations by which the inputs of a target are scaled. The first ones are rows of the table."""
         return max(self.parameters.num_table_rows, _MIN_SCALING_OBS)
 
     @functools.cached_property
@@ -125,8 +115,8 @@ class Stages(BaseStages):
         return bool(self.parameters.num_table_rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError if the range of observations is unknown and a table needs it, or if initial states are
-        cells, but observations are not. With a target policy, a table needs no range."""
+        """Raise SettingError if the range of observations is unknown and a table without a target needs it, or if
+        initial states are cells, but observations are not."""
         if self.parameters.has_cells and not self.spaces.one_hot:
             line = f"first_states is 'cells', but observations of {self.game} are no cells"
             raise SettingError(f"{line}; allowed: latent, table", "first_states")
@@ -135,14 +125,13 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """Return the settings that have no effect here, ``{name: reason}``. If the range of observations is known, the
-        table of initial states covers it, and two settings about visited states have no effect."""
+        """Return two settings about visited states, if the table covers the known range of observations instead."""
         if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """See `envs.make.Stages`. Nothing changes without a target, or if the range of observations is known."""
+        """Replace the states only if there is a target, and if the range of observations is unknown."""
         networks = self.parameters
         if not (self.lacks_table_range and networks.has_target):
             return flat
@@ -152,9 +141,8 @@ class Stages(BaseStages):
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """See `envs.make.Stages`. A search changes the weights of the networks or, with the setting ``pairs``, a pair
-        ``[S + A]`` for each row of the table of initial states: the state, scaled as an input of the target network,
-        and the output of the target network."""
+        """Return the weights of the networks or, with the setting ``pairs``, a pair ``[S + A]`` for each row of the
+        table of initial states: the state, scaled as an input of the target network, and the network's output."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -164,8 +152,8 @@ class Stages(BaseStages):
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """See `envs.make.Stages`. Without ``pairs``, the tables are copied from ``template [D]``. With ``pairs``,
-        `train_on_pairs` trains the targets, all from the same initial weights."""
+        """Copy the tables from ``template [D]``. With ``pairs``, `train_on_pairs` instead trains the targets, all from
+        the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
         if networks.config.pairs is None:  # the weights come before the tables
@@ -175,10 +163,9 @@ class Stages(BaseStages):
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` whose target networks are trained on pairs of state and action. ``pairs [M, K]``
-        holds the flattened pairs of each member (`searched_part`). The states become the table of initial states. The
-        random stream of each member initialises the weights of its target before the training. Center and spread of
-        states are copied from ``template [D]``."""
+        """Return parameters ``[M, D]`` whose target networks are trained on the flattened pairs ``pairs [M, K]`` of
+        each member (`searched_part`). The states become the table of initial states. ``streams`` sample the initial
+        weights. Center and spread of states are copied from ``template [D]``."""
         networks = self.parameters
         rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
         states, target_actions = rows.split([networks.state_size, networks.action_size], 2)
@@ -189,15 +176,11 @@ class Stages(BaseStages):
         # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
         fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(unscale_states(states, fixed))
-        target.copy_(fit(networks.parts["target"], target, states, target_actions, _PAIRS_SCHEDULE))
+        part = networks.parts["target"]
+        target.copy_(fit(part, target, states, target_actions, updates=300, lr=1e-2, batch_size=None))
         return flat
 
-    @property
-    def _clones_values(self) -> bool:
-        return self.parameters.config.clone_of == "values"
-
     def check_policy(self, source: str) -> bool:
-        """See `envs.make.Stages`. With ``clone_of`` "values", a clone needs action values."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
@@ -214,9 +197,9 @@ class Stages(BaseStages):
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a bandit whose reward is highest for the actions of the policy, or equals its
-        action values. See `envs.make.Stages` for the arguments. The clone is fitted in states from episodes of the
-        policy. Then, ``dagger_rounds`` times (Ross et al. 2011), states from episodes of the clone are added, and it is
-        fitted again. If initial states are cells, it is fitted in all cells."""
+        action values. The clone is fitted in states from episodes of the policy. Then, ``dagger_rounds`` times (Ross et
+        al. 2011), states from episodes of the clone are added, and it is fitted again. If initial states are cells, it
+        is fitted in all cells."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:
@@ -269,9 +252,9 @@ class Stages(BaseStages):
         return flat
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
-        """Return the outputs ``[N, A]`` to which a clone is fitted, from the ``results`` of a policy in N states:
-        action values ``[N, A]`` (then return them standardised), discrete actions ``[N]`` (one-hot) or continuous
-        actions ``[N, A]`` (relative to the middle of their range, in units of half the range)."""
+        """Return the outputs ``[N, A]`` of a clone for the ``results`` of a policy in N states: standardised action
+        values ``[N, A]``, one-hot discrete actions ``[N]``, or continuous actions ``[N, A]`` in units of half their
+        range."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -280,19 +263,18 @@ class Stages(BaseStages):
         low, high = torch.tensor(actions.low), torch.tensor(actions.high)
         return (2 * (results - low) / (high - low) - 1).clamp(-1, 1)
 
-    def starts(self, seeds: Tensor) -> Tensor:
-        """Return initial observations of the real environment (`Starts`). The first call collects them."""
-        if self._starts is None:
-            real = make_environment(self.game, members=1, envs=8)
-            self._starts = starts_of(real)
-            real.close()
-        return self._starts(seeds)
+    @functools.cached_property
+    def starts(self) -> Starts:
+        """Function that returns initial observations of the real environment."""
+        real = make_environment(self.game, members=1, envs=8)
+        starts = starts_of(real)
+        real.close()
+        return starts
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step of the proxy with the parameters ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``,
-        and actions ``[B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool.
-        The state of a bandit does not change."""
+        """Compute a step with the parameters ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``, and actions
+        ``[B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool."""
         states, actions = map(torch.as_tensor, inputs)
         outcome = self.parameters.with_weights(flat).step(states[None].float(), actions[None])
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
@@ -322,9 +304,8 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment. If
-    the environment is no tensor program, the function picks observations among at least ``draws``, which this call
-    collects by resets."""
+    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment,
+    for other environments than tensor programs among at least ``draws``, which this call collects by resets."""
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))

@@ -20,18 +20,16 @@ CPU = torch.device("cpu")
 
 
 class Dynamics(Protocol):
-    """Initial states, observations and steps of an environment, as pure functions.
-
-    Results are new tensors or the arguments themselves. Arguments are never changed. ``spaces`` includes the time
-    limit, which `TensorEnvironment` applies. The dynamics of a learned environment have parameters for each of M
-    members. Dynamics without such parameters work for any number of members.
+    """Initial states, observations and steps of an environment, as pure functions that never change their arguments.
+    ``spaces`` includes the time limit, which `TensorEnvironment` applies. The dynamics of a learned environment have
+    parameters for each of M members; all others work for any number of members.
     """
 
     spaces: Spaces
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. A state is a function of its seed.
-        With leading axes, one call prepares the resets of several steps, which is cheaper than one call per step."""
+        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. Leading axes prepare several resets
+        in one call, which is cheaper."""
 
     def observe(self, state: Tensor) -> Tensor:
         """Return observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""
@@ -41,8 +39,7 @@ class Dynamics(Protocol):
         E]`` float32, terminated ``[M, E]`` bool, and ``discount`` as in `envs.base.Step`."""
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
-        """Sample observations ``[M, count, *O]`` that are spread over the range of states, from M random streams.
-        Return None if the range is unknown."""
+        """Sample observations ``[M, count, *O]`` that are spread over the range of states; None if it is unknown."""
         return None
 
     def adapted(self, policy: Any) -> Any:
@@ -60,12 +57,12 @@ class Dynamics(Protocol):
 
 class ChanceDynamics(Dynamics):
     """Base class of dynamics with random events that the caller can choose, on any device. Observations consist of
-    zeros and ones, and there are no parameters for members.
+    zeros and ones.
 
     States ``[..., K]`` are int64. Their first columns are `SEED`, the seed of the episode, and `TIME`, the steps since
     its start. `step` calls `advance` with random numbers that are hashed from these two (`envs.seeded.uniform_at`). So
-    an episode depends only on its seed and its actions, and steps from a stored state repeat the same events. For other
-    events, change the column `SEED`, or pass other random numbers to `advance`.
+    steps from a stored state repeat the same events. For other events, change the column `SEED`, or pass other random
+    numbers to `advance`.
     """
 
     state_size: int  # K
@@ -76,9 +73,8 @@ class ChanceDynamics(Dynamics):
         self.spaces = Spaces((obs_size,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Compute the results of `step` from ``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``:
-        independent random numbers, uniform on [0, 1), in any floating dtype. The next state has the same seed and the
-        next time. Never waits for the device."""
+        """Compute the results of `step` from ``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``,
+        uniform random numbers on [0, 1) in any floating dtype. Never waits for the device."""
         raise NotImplementedError
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
@@ -95,10 +91,8 @@ class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
     As with Gymnasium's TimeLimit, the step that reaches the time limit is truncated even if it also terminates. Every
-    step replaces ``state [M, E, K]`` and ``age`` by new tensors.
-
-    Episodes, actions, masks and results are on ``device``. Initial states are sampled on the CPU by ``dynamics``, which
-    is not moved.
+    step replaces ``state [M, E, K]`` and ``age`` by new tensors. Episodes, actions, masks and results are on
+    ``device``; initial states are sampled on the CPU.
     """
 
     def __init__(self, dynamics: Dynamics, members: int, envs: int, device: torch.device = CPU) -> None:
@@ -111,12 +105,10 @@ class TensorEnvironment:
         self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        """See `envs.base.Environment.reset`."""
         return self.set_state(self.prepare_resets(seeds), where)
 
     def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes as `reset` does, but from ``state [M, E, K]``, such as an earlier result of
-        ``dynamics.initial``. Without the mask ``where``, the tensor ``state`` is stored without a copy."""
+        """Start episodes as `reset` does, but from ``state [M, E, K]``, which is not copied without ``where``."""
         self._started = True
         state = state.to(self.device)
         if where is None:
@@ -127,8 +119,6 @@ class TensorEnvironment:
         return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. It costs least without ``active``. Raises EnvironmentFault before a
-        reset."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
         state, reward, terminated, discount = self.device_dynamics.step(self.state, actions)
@@ -144,11 +134,9 @@ class TensorEnvironment:
         return Step(self.device_dynamics.observe(self.state), reward, terminated, truncated, discount)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
-        """See `Dynamics.sample_observations`."""
         return self.dynamics.sample_observations(streams, count)
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
-        """Return initial states ``[B, M, E, K]`` for ``seeds [B, M, E]``, both on the CPU."""
         return self.dynamics.initial(seeds)
 
     reset_prepared = set_state

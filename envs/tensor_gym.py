@@ -2,8 +2,7 @@
 
     gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array")
 
-The dynamics (`envs.tensor.Dynamics`) need a method ``text(state [K]) -> str``, which writes a state as lines of
-characters. A picture has a coloured square for each character.
+The dynamics need a method ``text(state [K]) -> str``. A picture has a coloured square for each character.
 """
 
 import importlib
@@ -33,8 +32,7 @@ _COLOURS = {
 
 class TensorGym(gym.Env[Any, np.int64]):
     """One environment with the dynamics ``module:class``, which are built with ``parameters``. It never truncates.
-    ``gymnasium.make`` adds the time limit of the id, or ``max_episode_steps``. Observations are float32 vectors within
-    [0, 1], or integers, the index of a cell, if the dynamics have one-hot observations."""
+    Observations are float32 vectors within [0, 1], or the index of a cell, if the dynamics are one-hot."""
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
 
@@ -50,7 +48,6 @@ class TensorGym(gym.Env[Any, np.int64]):
         self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode from ``seed``. None continues the random stream of the last seed."""
         super().reset(seed=seed)
         self._state = self.dynamics.initial(torch.tensor([[int(self.np_random.integers(_SEEDS))]]))
         return self._observation(), {}

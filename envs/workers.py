@@ -1,7 +1,7 @@
 """Gymnasium environments stepped by several processes in lock-step, with the same results as in one process.
 
-Each worker steps a contiguous part of the ``M * E`` environments in a separate `GymnasiumEnvironment`. Pipes carry the
-orders ("reset" or "step") with seeds or actions, and the answers. A round trip takes tens of microseconds.
+Each worker steps a contiguous part of the ``M * E`` environments. Pipes carry the orders ("reset" or "step") with seeds
+or actions, and the answers. A round trip takes tens of microseconds.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ _JOIN_SECONDS = 5.0
 
 class ParallelEnvironment(ReplayedEnvironment):
     """``members * envs`` environments over ``num_workers`` processes. Interface: `envs.base.Environment`. Raises
-    EnvironmentFault if an environment faults or a worker dies. If a worker dies, all workers are closed. Raises
-    ProcessDied if the server process that starts the workers dies while starting one. Workers end with `close`, or when
-    this process ends for any reason. Scripts that use this class need the usual ``if __name__ == "__main__"`` guard."""
+    EnvironmentFault if an environment faults or a worker dies, and ProcessDied if the server process dies that starts
+    the workers. Workers end with `close`, or when this process ends for any reason. Scripts need the usual ``if
+    __name__ == "__main__"`` guard."""
 
     def __init__(self, game: Game, members: int, envs: int, num_workers: int) -> None:
         self.game, self.members, self.envs = game, members, envs
@@ -62,8 +62,7 @@ class ParallelEnvironment(ReplayedEnvironment):
         return Step(**self._command_workers("step", actions.detach(), active))
 
     def close(self) -> None:
-        """Close the pipes, which ends the workers. After five seconds, kill workers that have not ended or have
-        crashed."""
+        """Close the pipes, which ends the workers. After five seconds, kill workers that have not ended."""
         for _, pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -78,8 +77,7 @@ class ParallelEnvironment(ReplayedEnvironment):
 
     def _command_workers(self, order: str, values: Tensor, where: Tensor | None) -> dict[str, Tensor]:
         """Send ``order``, "reset" or "step", with seeds or actions ``values [M, E, ...]`` to the workers, for the
-        environments in ``where [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``.
-        Raises EnvironmentFault about the first fault. If a worker has died, close all workers."""
+        environments in ``where [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``."""
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
         if where is None:
@@ -101,8 +99,8 @@ class ParallelEnvironment(ReplayedEnvironment):
         return fields
 
     def _receive(self, index: int) -> Any:
-        """Wait for the answer of the worker with this ``index`` and return it: an error message, or the fields of its
-        result. If the worker has died, close all workers and raise EnvironmentFault."""
+        """Return the answer of the worker with this ``index``: an error message, or the fields of its result. If the
+        worker has died, close all workers and raise EnvironmentFault."""
         process, pipe = self._workers[index]
         try:
             # `wait` returns what is ready: the pipe if there is an answer, the sentinel if the process has ended. The

@@ -40,7 +40,7 @@ class SparseReward(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._sum += float(as_number(reward))
+        self._sum += as_number(reward)
         ends = terminated or truncated
         return obs, self._sum if ends else 0.0, ends, False, info
 
@@ -54,11 +54,10 @@ class RepeatAction(gym.Wrapper):
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take ``action`` repeatedly, as one step."""
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
-            total += float(as_number(reward))
+            total += as_number(reward)
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
@@ -73,7 +72,6 @@ class CartPolePhysics(gym.Wrapper):
         self._physics = physics
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment, and sample the physics of the episode."""
         obs_and_info = self.env.reset(seed=seed, options=options)
         cart: Any = self.env.unwrapped
         physics = self._physics
@@ -133,8 +131,7 @@ class GreyFrame(gym.ObservationWrapper):
         self.observation_space = Box(0, 255, (size, size), np.uint8)
 
     def observation(self, obs: Any) -> np.ndarray:
-        """Convert an image ``[H, W(, C)]`` to a grey frame of `FRAME_SIZE` rows and columns, uint8. Raises
-        `envs.promises.BrokenContract` if the observation is no such image."""
+        """Convert an image ``[H, W(, C)]`` to a grey frame of `FRAME_SIZE` rows and columns, uint8."""
         picture = obs["screen"] if isinstance(obs, Mapping) else obs
         check_observation(self._images, picture)
         image = torch.from_numpy(np.ascontiguousarray(picture))
@@ -144,8 +141,8 @@ class GreyFrame(gym.ObservationWrapper):
 
 
 def image_space(space: Any) -> Box | None:
-    """Return the space of the images in observations of ``space``, as `GreyFrame` uses them. None if there are
-    no images, or if they are smaller than a frame: such arrays describe the cells of a grid, and are flattened."""
+    """Return the space of the images in observations of ``space``. None if there are no images, or if they are smaller
+    than a frame: such arrays describe the cells of a grid, and are flattened."""
     if isinstance(space, gym.spaces.Dict):
         return image_space(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:

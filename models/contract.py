@@ -1,8 +1,8 @@
 """The interface between agents and the loops that train and test them (control/loops/).
 
-The first axis of every tensor is the member axis M: a member is one independent learner with one seed. E is the number
-of environments of a member, O the shape of an observation, A the size of a continuous action (discrete actions have no
-axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one of three:
+M is the number of members (independent learners, one per seed), E of environments of a member, O the shape of an
+observation, A the size of a continuous action (discrete actions have no axis A). A family's ``agent.py`` has one class
+``Agent`` that derives from one of three:
 
 | base | trained by | must have, besides ``action_kinds`` and ``begin`` |
 |---|---|---|
@@ -11,8 +11,7 @@ axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one o
 | `InnerAgent` | steps.py, on proxies | the same, ``with_weights`` for ``begin``, ``flat_parameters`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. All
-numbers of member m depend only on ``seeds[m]`` and its experience. They are the same to the bit for any M and any other
-members (docs/design.md lists the traps).
+numbers of member m depend only on ``seeds[m]`` and its experience, and are the same to the bit for any other members.
 """
 
 from abc import ABC, abstractmethod
@@ -34,8 +33,8 @@ Command = Mapping[str, float]
 
 
 class Policy(Protocol):
-    """Chooses the actions in E episodes of each of M ``members``. All episodes begin at the first call of `act`. Calls
-    are for all E episodes until the last one has ended, and actions in finished episodes are ignored."""
+    """Chooses the actions in E episodes of each of M ``members``, which begin at the first call of `act`. Actions in
+    finished episodes are ignored."""
 
     members: int
 
@@ -43,8 +42,7 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def current_command(self) -> Mapping[str, Tensor]:
-        """Return the current command of each episode, ``{name: [M, E]}``, with the names and units of `Command`. Empty
-        if the policy follows no command."""
+        """Return the current command of each episode, ``{name: [M, E]}`` in the units of `Command`, if there is one."""
         return {}
 
     def advance(self, reward: Tensor) -> None:
@@ -73,7 +71,7 @@ class GreedyNetwork(NamedTuple):
 
 
 class Agent(nn.Module, Stateful, ABC):
-    """Base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the agent
+    """Base class of all agents. Trained weights are parameters ``[M, ...]``, without ``requires_grad`` if the agent
     does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
@@ -94,23 +92,18 @@ class Agent(nn.Module, Stateful, ABC):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> Policy:
-        """Return a policy for E = ``envs`` episodes of each member, with the current weights.
-
-        If ``sample``, actions are sampled, otherwise they are greedy. (It is False for a `StepAgent`, which samples the
+        """Return a policy for E = ``envs`` episodes of each member, with the current weights. If ``sample``, actions
+        are sampled by ``streams``, one stream for each member, otherwise they are greedy. (A `StepAgent` samples the
         actions of its training in `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes.
-        ``command`` overrides parts of the command that the agent follows, if any. All random numbers are from
-        ``streams``, one stream for each member.
-        """
+        ``command`` overrides parts of the command that the agent follows, if any."""
 
     def greedy_network(self, member: int, command: Command) -> "GreedyNetwork | None":
         """Return the network of the greedy policy of ``member``, None if a single network does not describe it.
-        ``command`` overrides parts of the command that the agent follows, if any. Not called if observations are
-        images."""
+        ``command`` is as in `begin`. Not called if observations are images."""
         return None
 
     def commands_now(self) -> dict[str, Tensor]:
-        """Return the mean of the current commands, ``{name: [M]}``, with the names and units of `Command`. Empty if the
-        agent follows no command."""
+        """Return the mean of the current commands, ``{name: [M]}`` in the units of `Command`, if there are any."""
         return {}
 
     @property
@@ -119,17 +112,15 @@ class Agent(nn.Module, Stateful, ABC):
         return list(self.commands_now())
 
     def status(self) -> dict[str, Tensor]:
-        """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate of the network that acts
-        and, if there is a replay buffer, the number of steps in it. The base class returns the learning rate of the
-        first of ``optimizers``, if there is one."""
+        """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate and, if there is a
+        replay buffer, the number of steps in it."""
         if not self.optimizers:
             return {}
         rate = float(self.optimizers[0].param_groups[0]["lr"])
         return {"train/learning_rate": torch.full((self.members,), rate, dtype=torch.float64)}
 
     def training_state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs in addition to weights and ``optimizers``: by default the
-        attributes in ``saved``."""
+        """Return the state that a resumed run needs in addition to weights and ``optimizers``."""
         return Stateful.state_dict(self)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -163,11 +154,9 @@ class StepAgent(Agent):
     """Base class of agents that learn between the steps of their environments: the loop calls ``act``, ``observe`` and
     ``learn`` in turn. E is ``envs``, which must equal ``config.num_envs``.
 
-    An agent may have a method ``values(obs [M, B, O])``. It returns the values of all A actions ``[M, B, A]``, or the
-    values of its policy ``[M, B, 1]``, in units of reward.
-
-    If ``knows_dynamics``, the constructor takes two more arguments: the environment's ``dynamics``
-    (`envs.tensor.ChanceDynamics`, or None if the environment is no tensor program) and ``device``.
+    An agent may have a method ``values(obs [M, B, O])``, which returns the values of all A actions ``[M, B, A]``, or of
+    its policy ``[M, B, 1]``. If ``knows_dynamics``, the constructor takes two more arguments: the environment's
+    ``dynamics`` (`envs.tensor.ChanceDynamics`, or None if the environment is no tensor program) and ``device``.
     """
 
     main_loss: ClassVar[str] = "value_loss"  # name in metrics.csv of the loss that `learn` returns
@@ -190,13 +179,11 @@ class StepAgent(Agent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step. Arguments are ``[M, E, ...]``. ``discount`` is 0 after termination, but not after truncation.
-        ``done`` is True after both."""
+        """Store the step ``[M, E, ...]``. ``discount`` is 0 after termination, ``done`` also True after truncation."""
 
     @abstractmethod
     def learn(self) -> Tensor:
-        """Make the updates that follow this step. Return the loss of the last one, ``[M]``, NaN for members that do not
-        learn yet."""
+        """Make the updates of this step. Return the loss of the last one, ``[M]``, NaN for members without one."""
 
     @property
     def first_update(self) -> int:
@@ -209,8 +196,7 @@ class StepAgent(Agent):
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. ``learned [M]`` is the
-        number of these steps in which each member had enough experience to learn (`learning`). Only some subclasses use
-        ``steps``."""
+        number of these steps in which each member had enough experience to learn (`learning`)."""
         return learned * self.updates_per_step
 
     def metrics(self) -> dict[str, Tensor]:
@@ -220,7 +206,7 @@ class StepAgent(Agent):
     @staticmethod
     def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
         """Group the positions in ``seeds``. The members of a group are trained together, with their weights in one
-        tensor, so their networks must have the same shapes. The first group begins with position 0."""
+        tensor, so their networks must have the same shapes."""
         return [list(range(len(seeds)))]
 
     @staticmethod
@@ -230,9 +216,8 @@ class StepAgent(Agent):
 
 
 class InnerAgent(StepAgent):
-    """Base class of `StepAgent`s that can train on proxies, which are learned environments and rewards. Hundreds of
-    members train at once. With ``vary_hp``, each member has separate hyperparameters, sampled from its seed. All
-    members must then be from one group of `groups`."""
+    """Base class of `StepAgent`s that can train on proxies, hundreds of members at once. With ``vary_hp``, each member
+    has separate hyperparameters, sampled from its seed. All members must then be from one group of `groups`."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
     sample_config = staticmethod(varied.sample_config)

@@ -4,9 +4,8 @@ distillation (RND).
     curiosity = build_curiosity(config, spaces, seeds)   # None without intrinsic rewards
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
 
-Each call of `rewards` also trains on its arguments. ``next_obs`` is the observation after the action. At the end of an
-episode it is the final observation, not the first one of the next episode. Terminations make no difference. Each member
-has separate networks and statistics.
+Each call of `rewards` also trains on its arguments. ``next_obs`` is the observation after the action, at the end of an
+episode the final one. Each member has separate networks and statistics.
 """
 
 from collections.abc import Sequence
@@ -64,14 +63,13 @@ class Icm(Curiosity):
 
     Three networks are trained together. One computes features phi of observations. The inverse model predicts the
     action from phi(s) and phi(s'). The forward model predicts phi(s') from phi(s) and the action. The loss is ``(1 -
-    beta) * inverse error + beta * forward error``. The gradient of the forward error also trains the features, as in
-    the public code. The reward is ``eta`` times the mean squared error of the forward model after the update.
+    beta) * inverse error + beta * forward error``, and also trains the features, as in the public code. The reward is
+    ``eta`` times the mean squared error of the forward model after the update.
 
     Layers are as in the baseline, with h hidden units, f features, and actions of length a. Features: O-h-h-f with
     LeakyReLU. Inverse model: 2f-h-h-a with ReLU. Forward model: [f, a]-h-h-f, then four residual blocks ``x +
     L2([LeakyReLU(L1([x, a])), a])`` of width f, then f-h-f. If there are two actions, a is 1, the number 0 or 1. More
-    actions are one-hot, and continuous actions are not transformed. The inverse error is the cross entropy for discrete
-    actions (with a single logit if there are two) and the mean squared error for continuous ones.
+    actions are one-hot. The inverse error is the cross entropy for discrete actions, else the mean squared error.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
@@ -92,8 +90,7 @@ class Icm(Curiosity):
         super().__init__(config, spaces, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
-        """Train the three networks on the arguments, then return ``icm_eta`` times the error of the forward model,
-        ``[M, B]``. Arguments are as in `Curiosity.rewards`."""
+        """Train the three networks, then return ``icm_eta`` times the error of the forward model, ``[M, B]``."""
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
             inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)
@@ -104,9 +101,8 @@ class Icm(Curiosity):
             return self.config.icm_eta * forward_error
 
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of the inverse and the forward model, ``[M, B]`` each, for ``obs [M, B, O]``, ``action [M,
-        B]`` or ``[M, B, A]`` and ``next_obs [M, B, O]``. ``action_vectors [M, B, a]`` is ``action`` as the input of the
-        forward model (`_action_vectors`)."""
+        """Return the errors of the inverse and the forward model, ``[M, B]`` each. ``action_vectors [M, B, a]`` is
+        ``action`` as the input of the forward model (`_action_vectors`)."""
         layers = _weight_bias_pairs(self.network)
         feature_layers, inverse_layers = layers[:3], layers[3:6]
         # The forward model: three layers before the residual blocks, two in each block, and two after them.
@@ -141,11 +137,10 @@ class Rnd(Curiosity):
     """Random network distillation (Burda et al. 2019). A predictor learns the outputs of a random target network, and
     its error at ``next_obs`` is the reward.
 
-    Observations are standardised by the running mean and standard deviation of a member, and clipped. The reward is
-    ``rnd_scale`` times the mean squared error before the update, divided by the running standard deviation of this
-    error. (The paper divides by the standard deviation of the discounted returns of these rewards, but a batch from a
-    replay buffer has no returns.) The target network has the same layers as the predictor. It is never trained, and so
-    follows from the seeds.
+    Observations are standardised by running moments, and clipped. The reward is ``rnd_scale`` times the mean squared
+    error before the update, divided by the running standard deviation of this error. (The paper divides by that of the
+    discounted returns, but a batch from a replay buffer has none.) The target network is never trained, and so follows
+    from the seeds.
     """
 
     saved = (*Curiosity.saved, "obs_moments", "error_moments")
@@ -159,8 +154,7 @@ class Rnd(Curiosity):
         self.error_moments = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
-        """Train the predictor on ``next_obs``, and return its scaled error before that, ``[M, B]``. Arguments are as in
-        `Curiosity.rewards`."""
+        """Train the predictor on ``next_obs``, and return its scaled error before that, ``[M, B]``."""
         self.obs_moments.add(next_obs, learning)
         mean, deviation = self.obs_moments.mean.unsqueeze(1), self.obs_moments.deviation().unsqueeze(1)
         clip = self.config.rnd_clip

@@ -33,9 +33,8 @@ class EpsilonGreedy:
         return torch.full(self.episodes.shape, self._linear(previous_steps))
 
     def upcoming_epsilon(self, steps: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return epsilon for the next ``steps`` steps, for compiled code, as two float32 arrays of which one is empty.
-        If ``eps_fraction`` is set, the second one has epsilon by step. Otherwise the first one has epsilon by number of
-        finished episodes."""
+        """Return epsilon for compiled code as two float32 arrays of which one is empty: by number of finished episodes,
+        or, if ``eps_fraction`` is set, in each of the next ``steps`` steps."""
         if self.config.eps_fraction is None:
             max_episodes = int(self.episodes.max()) + steps * self.envs  # an episode has at least one step
             return self._table(max_episodes).numpy(), np.empty(0, np.float32)

@@ -1,8 +1,5 @@
 """Networks of M members with all parameters in one flat tensor ``[M, D]``.
 
-One flat tensor is simple and fast: the optimiser is six elementwise operations for any number of layers, the gradient
-norms of all members are one reduction, a checkpoint is one tensor, and an evolution strategy perturbs rows.
-
 Some functions of torch round the last few elements of an array differently. So a member's numbers would depend on its
 position among other members. To prevent that, arrays are padded to whole *blocks* of `BLOCK` numbers.
 """
@@ -135,8 +132,7 @@ class Network(nn.Module):
 def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
     """Return uninitialised memory, a flat tensor whose length is a multiple of ``BLOCK``, and a view of its first
     numbers as a tensor of ``shape``. Both have the dtype and device of ``reference``. Apply elementwise functions to
-    the whole memory: torch may compute the last numbers of an array by other instructions, with other rounding. Here
-    they are padding."""
+    the whole memory, so that the numbers with other rounding are padding."""
     count = prod(shape)
     size = -(-count // BLOCK) * BLOCK  # rounded up
     memory = torch.empty(size, dtype=reference.dtype, device=reference.device)
@@ -144,8 +140,7 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the elementwise ``function`` of ``x``, with all elements rounded alike, also in the gradient. torch may
-    round the last numbers of an array differently, so ``x`` is padded to a multiple of ``BLOCK`` numbers."""
+    """Return the elementwise ``function`` of ``x``, rounded alike for all elements, also in the gradient."""
     padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
     return function(padded)[: x.numel()].view(x.shape)
 
@@ -164,9 +159,8 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
     """Apply the affine layer of each member: ``x [M, B, in]``, ``weight [M, in, out]``, ``bias [M, out] -> [M, B,
     out]``. The result is written to ``out`` if passed; B must then be at least 2.
 
-    The library would compute some cases (one output, one row, and the gradient of one input) as a matrix-vector
-    product, whose rounding depends on the number of members. So a layer of one input is computed as an elementwise
-    product, a layer of one output as a product and a sum, and one row (B = 1) as two equal rows.
+    A matrix-vector product would round depending on the number of members. So a layer of one input is computed as an
+    elementwise product, a layer of one output as a product and a sum, and one row (B = 1) as two equal rows.
     """
     if weight.shape[1] == 1:
         return torch.addcmul(bias.unsqueeze(1), x, weight, out=out)
@@ -178,16 +172,14 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + e^-x). It is computed by tanh, which rounds all elements of an array alike, unlike
-    `torch.sigmoid`."""
+    """Return 1 / (1 + e^-x), by tanh, which rounds all elements of an array alike, unlike `torch.sigmoid`."""
     return (0.5 * x).tanh() * 0.5 + 0.5
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply each member's 3x3 convolution, stride 2, padding 1, to ``x [M, B, C, H, W]``: ``[M, B, out, H', W']``, with
-    H' = H / 2 rounded up. ``weight`` is ``[M, 9 C, out]``, ``bias [M, out]``. The convolutions of the members are
-    computed one by one. The kernel of a grouped convolution, and so its rounding, would depend on the number of
-    members."""
+    H' = H / 2 rounded up. ``weight`` is ``[M, 9 C, out]``, ``bias [M, out]``. Members are computed one by one, because
+    the rounding of a grouped convolution would depend on their number."""
     kernels = weight.transpose(1, 2).unflatten(2, (-1, 3, 3))  # [M, out, C, 3, 3]
     outputs = []
     for images, kernel, member_bias in zip(x, kernels, bias, strict=True):
@@ -223,8 +215,7 @@ class ConvolutionalTrunk(Network):
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``. ``flat [M, D]`` are the weights, by
-        default the module's."""
+        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``, by default with its weights."""
         x = images.float() / 255.0
         weights = self.weights() if flat is None else self._split(flat)  # weights and biases alternate
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):

@@ -33,8 +33,7 @@ def pinball_loss(quantiles: Tensor, targets: Tensor, levels: Tensor) -> Tensor:
 def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tensor:
     """Return the weights ``min(exp(z / temperature), cap)`` of reward-weighted regression, ``[M, B]``. z are the
     ``values [M, B]``, standardised over B. Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values
-    are equal, every weight is 1. (In the public code, every weight is then NaN, because the standard deviation is
-    0.)"""
+    are equal, every weight is 1 (in the public code, NaN)."""
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
     z = torch.where(deviation > 1e-8, centred / deviation.clamp_min(1e-8), torch.zeros_like(centred))
@@ -42,9 +41,8 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
 
 
 def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
-    """Return the mean over experiences, ``[M, B] -> [M]``. If there is a ``mean_weight [M, B]``, return the sum of
-    ``values * mean_weight`` instead. The weight is 1/N for N experiences, which may be divided among several calls, and
-    0 for padding."""
+    """Return the mean over experiences, ``[M, B] -> [M]``. With a ``mean_weight [M, B]``, such as 1/N for N experiences
+    and 0 for padding, return the sum of ``values * mean_weight`` instead."""
     if mean_weight is None:
         return values.mean(1)
     _check_shape("mean_weight", mean_weight, values)
@@ -53,19 +51,16 @@ def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
 
 def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weight: Tensor | None = None) -> Tensor:
     """Return the policy-gradient loss ``-mean(weight * log softmax(logits)[action])``: ``logits [M, B, A]``, ``actions
-    [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights.
-
-    If weights are returns-to-go, this is the vanilla policy gradient (Williams 1992; Sutton & Barto 2018, section
-    13.3). The mean is over experiences, not over episodes, and weighted by ``mean_weight`` (`mean`). Raises ValueError
-    for weights ``[M, B, 1]``, which would broadcast."""
+    [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights, such as returns-to-go (Williams
+    1992; Sutton & Barto 2018, section 13.3). The mean is over experiences, weighted by ``mean_weight`` (`mean`)."""
     _check_shape("weights", weights, actions)
     return mean(weights.detach() * cross_entropy(logits, actions), mean_weight)
 
 
 def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None) -> Tensor:
-    """Return ``-beta * mean(H(softmax(logits)) / ln A)``, ``logits [M, B, A] -> [M]``. H is the entropy and ln A its
-    maximum, so the loss is in [-beta, 0]. It is 0 if there is one action. Minimising it raises the entropy (Mnih et al.
-    2016, section 4). The division by ln A is from the original notebook. ``mean_weight`` is as in `mean`."""
+    """Return ``-beta * mean(H(softmax(logits)) / ln A)``, ``logits [M, B, A] -> [M]``, which is in [-beta, 0]. H is the
+    entropy and ln A its maximum, as in the original notebook. Minimising it raises the entropy (Mnih et al. 2016,
+    section 4). ``mean_weight`` is as in `mean`."""
     log_p = logits.log_softmax(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)
     return -beta * mean(entropies / _max_entropy(logits), mean_weight)
@@ -88,12 +83,8 @@ def _max_entropy(logits: Tensor) -> float:
 
 
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``: 1 if values equal
-    the returns up to a constant, 0 if they predict no better than a constant, NaN if all returns are equal.
-
-    ``weight [..., B]`` are the weights of the experiences (None: equal), such as 0 for padding. The first one must be
-    above 0: `_variance` subtracts the first number from all, so that the variance of equal returns is 0.
-    """
+    """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``, NaN if all returns
+    are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding, the first one above 0."""
     total_variance = _variance(returns, weight)
     unexplained_part = _variance(returns - values, weight) / total_variance
     return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)
@@ -123,16 +114,15 @@ def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
 
 
 def td_loss(q: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``. No gradient flows into the
+    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``, without gradient of the
     target."""
     return (q - target.detach()).square().mean(-1)
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
     """Return SAC's loss of the temperature, ``-log alpha * mean(log pi(a|s) + target entropy)``: ``log_alpha [M]``,
-    ``log_prob [M, B]`` -> ``[M]``. No gradient flows into the log-probabilities. Minimising it raises alpha if the
-    entropy is below its target. Source: Haarnoja et al. 2018, arXiv 1812.05905, eq. 18, with log alpha instead of alpha
-    as in the authors' code."""
+    ``log_prob [M, B]`` -> ``[M]``. No gradient flows into the log-probabilities. Source: Haarnoja et al. 2018, arXiv
+    1812.05905, eq. 18, with log alpha instead of alpha as in the authors' code."""
     return -log_alpha * (log_prob.detach() + target_entropy).mean(-1)
 
 
@@ -144,9 +134,8 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 
 
 def clipped_value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """Return the mean squared error of values, ``[M, B] -> [M]``. If ``clip`` is set, the error is the maximum of two
-    squared errors: the error of the value, and the error of the value clipped to [old value - clip, old value + clip].
-    So a value that has left this range towards its return moves no further. Source: Huang et al. 2022, "The 37
+    """Return the mean squared error of values, ``[M, B] -> [M]``. With ``clip``, it is the maximum of the errors of the
+    value and of the value clipped to [old value - clip, old value + clip]. Source: Huang et al. 2022, "The 37
     Implementation Details of PPO", 9."""
     _check_shape("returns", returns, values)
     squared_error = (values - returns).square()
@@ -180,8 +169,7 @@ def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
-    """Return ``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit). ``bits`` are floats, 0 or 1, of the shape
-    of ``logits``."""
+    """Return ``-log p(bit)`` in nats, with p(1) = sigmoid(logit), for ``bits``, floats 0 or 1, and ``logits``."""
     # The formula max(l, 0) - l b + log(1 + e^-|l|) for logit l and bit b cannot overflow. max(l, 0) is computed as
     # (l + |l|) / 2, because the gradient of a clamp at l = 0 would be 1 - b, not the correct 1/2 - b.
     abs_logits = logits.abs()

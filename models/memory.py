@@ -1,5 +1,4 @@
-"""Replay buffer of whole episodes, the best or the latest of each member, from which single steps are sampled. A
-member is one of M independent agents that are trained together."""
+"""Replay buffer of whole episodes of M members (independent agents), from which single steps are sampled."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ _FIRST_SLOTS = 4096  # slots of a member when the first episode is stored
 @dataclass(eq=False)
 class Episode:
     """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` that ranks episodes, and ``extras``, tensors
-    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are the positions of its
-    steps."""
+    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are their positions."""
 
     steps: Mapping[str, Tensor]
     score: float
@@ -99,8 +97,7 @@ class EpisodeMemory:
         self._free_slots = [torch.cat([slots, new_slots]) for slots in self._free_slots]
 
     def index(self, member: int) -> Tensor:
-        """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, in the order of
-        ``episodes``."""
+        """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, ordered as ``episodes``."""
         return torch.cat([episode.slots for episode in self.episodes[member]])
 
     def column(self, name: str) -> list[Tensor]:
@@ -118,9 +115,8 @@ class EpisodeMemory:
         """Sample ``updates`` minibatches of B = ``batch`` steps with replacement. Return the slots of these steps
         (positions in ``fields``), ``[updates, M, B]``.
 
-        ``by`` "step" samples all steps with equal probability, so that long episodes have more weight, as in the public
-        code of Srivastava et al. 2019 (arXiv 1912.02877). "episode" first samples an episode, then one of its steps, as
-        in algorithm 2 of that paper.
+        ``by`` "step" samples all steps with equal probability, as in the public code of Srivastava et al. 2019 (arXiv
+        1912.02877). "episode" first samples an episode, then one of its steps, as in algorithm 2 of that paper.
         """
         indices = [self.index(m) for m in range(self.members)]
         if by == "step":
@@ -153,8 +149,7 @@ class EpisodeMemory:
         return [field.index_select(0, flat_slots).unflatten(0, slots.shape) for field in fields]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists. Slots are left out, because their order does not affect
-        results. The list ``members`` is empty before the first episodes."""
+        """Return all episodes as plain tensors and lists, without slots. ``members`` is empty before the first ones."""
         members = []
         for m, episodes in enumerate(self.episodes):
             if episodes:
@@ -175,8 +170,8 @@ class EpisodeMemory:
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
-            total = sum(lengths)
             # A state with this member's lengths, and with the names, shapes and dtypes that the fields must have.
+            total = sum(lengths)
             template = {
                 "steps": {key: values[0].expand(total, *values.shape[1:]) for key, values in example.steps.items()},
                 "lengths": lengths,
@@ -186,8 +181,7 @@ class EpisodeMemory:
             check_like(template, saved, name)
             values_by_episode = {field: values.split(lengths) for field, values in saved["steps"].items()}
             batch = []
-            for i in range(len(lengths)):
+            for i in reversed(range(len(lengths))):  # `add` takes the oldest episode first
                 steps = {field: values[i] for field, values in values_by_episode.items()}
                 batch.append(Episode(steps, saved["scores"][i], saved["extras"][i]))
-            batch.reverse()  # `add` reverses it again, so that episodes of equal score keep their order
             self.add(member, batch)

@@ -60,8 +60,8 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
 
 @functools.cache
 def _mixture_class(classes: Classes) -> type:
-    """Create the dataclass of joint settings. It has the fields of all ``classes`` by their names in `names_in`. In
-    ``--help``, the heading of a field's section begins with the name of its family's first agent ("PPO: search")."""
+    """Create the dataclass of joint settings, with the fields of all ``classes`` by their names in `names_in`. In
+    ``--help``, the heading of a field's section begins with the family's first agent ("PPO: search")."""
     names = names_in(classes)
     fields: list[Any] = []  # (name, type, field) each
     for agent, config_class in classes:
@@ -77,8 +77,7 @@ def _mixture_class(classes: Classes) -> type:
 
 
 def family_configs(config: Any) -> list[Any]:
-    """Split the joint settings ``config`` into the settings of each family. Return ``[config]`` if these are settings
-    of a single family (no Mixture)."""
+    """Split the joint settings ``config`` into the settings of each family."""
     if not isinstance(config, Mixture):
         return [config]
     configs = []
@@ -102,8 +101,7 @@ def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
 
 def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's ``values`` (setting -> value) by the names of fields in the joint settings ``config``. A value
-    of a setting that several families have (``lr``) applies to every family for which there is no specific value
-    (``PPO_lr``)."""
+    of a shared setting (``lr``) applies to every family without a specific value (``PPO_lr``)."""
     shared_names = shared_settings(config)
     expanded: dict[str, Any] = {}
     for name, value in values.items():

@@ -1,8 +1,7 @@
 """The fully connected network of M members (independent agents), with all D weights of a member in a row ``[M, D]``.
 
-For autograd, a whole network is one operation with the backward pass `MLP.backward`. The rounding of autograd's
-products would depend on the number of members, and its bookkeeping for each layer would cost more than small products.
-Tests compare both. There are two layouts of activations, which differ only in their products (models/products.py):
+For autograd, a whole network is one operation with the backward pass `MLP.backward`, whose rounding does not depend on
+the number of members. There are two layouts of activations, which differ only in their products (models/products.py):
 
 - ``columns``, ``[M, features, B]``: the batch is the last, contiguous axis of every product. This is five times faster
   for a network with two outputs. Used by DDQN and synthetic environments.
@@ -86,8 +85,7 @@ class MLP:
         return streams.map_generators(self._initial_of_member)
 
     def _initial_of_member(self, generator: torch.Generator) -> Tensor:
-        """Sample the initial parameters of one member, ``[size]``: weight and bias of each layer, then prelu's slope
-        and the padding."""
+        """Sample the parameters of a member, ``[size]``: weight and bias of each layer, prelu's slope, padding."""
         parts: list[Tensor] = []
         for layer, transposed in zip(self.dense, self._transposed, strict=True):
             weight, bias = layer.initial(generator)  # [in, out], [out]
@@ -147,8 +145,7 @@ class MLP:
         need_input_gradient: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
-        batch, and d loss / d x, None unless ``need_input_gradient``. ``activations`` is the trace of `forward` for
-        ``x``."""
+        batch, and d loss / d x, None unless ``need_input_gradient``. ``activations`` is the trace of `forward`."""
         parts: list[Tensor] = []  # from the last layer to the first: bias, weight
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
@@ -173,16 +170,6 @@ class MLP:
         if self.padding:
             parts.append(gradient.new_zeros(len(gradient), self.padding))
         return torch.cat(parts, 1), gradient if need_input_gradient else None
-
-    def input_gradient(self, layers: list[Layer], activations: list[Tensor], gradient: Tensor) -> Tensor:
-        """Return d loss / d x for ``gradient``, d loss / d output. It needs half as many products as `backward`.
-        ``activations`` is the trace of `forward`."""
-        for i in reversed(range(self.depth)):
-            weight, _ = layers[i]
-            gradient = self.products.input_gradient(weight, gradient)
-            if i > 0:  # through the activation before layer i
-                gradient = self._activation_gradient(layers, gradient, activations[i - 1])
-        return gradient
 
     def _activation_gradient(self, layers: list[Layer], gradient: Tensor, traced: Tensor) -> Tensor:
         """Return ``gradient`` times the activation's derivative. ``traced`` is an entry of the trace from `forward`:
@@ -244,11 +231,9 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """Return the gradients of ``x`` and ``flat``, the arguments of `forward`, from the gradient of the outputs."""
+        """Return the gradients of ``x`` and ``flat`` from the gradient of the outputs."""
         (gradient,) = gradients
-        need_input_gradient, need_parameter_gradient, *_ = ctx.needs_input_grad
-        if not need_parameter_gradient:
-            return ctx.mlp.input_gradient(ctx.layers, ctx.activations, gradient), None, None, None
+        need_input_gradient = ctx.needs_input_grad[0]
         parameter_gradient, input_gradient = ctx.mlp.backward(
             ctx.layers, ctx.x, ctx.activations, gradient, need_input_gradient
         )

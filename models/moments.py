@@ -10,9 +10,8 @@ _EPS = 1e-8  # added to variances
 
 class Moments(Stateful):
     """Running mean and variance of each number in arrays of ``shape``, for each member: ``[M, *shape]`` float64.
-    ``count [M, 1, ...]`` is the number of arrays so far, separately for each member. The initial state is as if
-    ``prior`` arrays with mean 0 and variance 1 had been added. Source: Chan et al. 1979, "Updating formulae and a
-    pairwise algorithm for computing sample variances"."""
+    ``count [M, 1, ...]`` is the number of arrays so far. The initial state is as if ``prior`` arrays with mean 0 and
+    variance 1 had been added. Source: Chan et al. 1979, "Updating formulae [...] for computing sample variances"."""
 
     saved = ("count", "mean", "square")
 
@@ -22,8 +21,7 @@ class Moments(Stateful):
         self.square = torch.full_like(self.mean, prior)  # the sum of squared distances from the mean
 
     def add(self, values: Tensor, members: Tensor | None = None) -> None:
-        """Update mean, count and sum of squared distances from the mean (``square``) with ``values [M, B, *shape]``,
-        for ``members [M]`` bool (None: all)."""
+        """Add ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
         values = values.double()
         num_added = values.shape[1]
         count = self.count + num_added  # the update by Chan et al.

@@ -1,5 +1,4 @@
-"""Adam and gradient clipping on parameters ``[M, D]``, separately for each member. A member is one of M independent
-agents that are trained together, and a row has all D weights of its network."""
+"""Adam and gradient clipping on parameters ``[M, D]``, separately for each of M members (independent agents)."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +14,7 @@ from models.state import Stateful, check_like
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
-    """Return a method of torch's optimizers without its decorator, which would load torch's compiler in over a
-    second."""
+    """Return a method without its decorator, which would load torch's compiler in over a second."""
     return getattr(method, "__wrapped__", method)
 
 
@@ -42,8 +40,7 @@ class Adam(LeanOptimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Make one step with the gradients in ``param.grad``; skip parameters without one. All parameters of a group
-        share a step count."""
+        """Make one step with the gradients in ``param.grad``; skip parameters without one."""
         for group in self.param_groups:
             group["step_count"] += 1
             for param in group["params"]:
@@ -80,8 +77,8 @@ def _update_moments(
     grad: Tensor, mean: Tensor, square: Tensor, betas: tuple[float, float], root_correction2: float | Tensor, eps: float
 ) -> Tensor:
     """Update Adam's moments ``mean`` and ``square`` in place by ``grad``. Return ``mean / (sqrt(square) /
-    root_correction2 + eps)``. The caller multiplies this by the learning rate and divides it by the first bias
-    correction. ``root_correction2`` is the square root of the second bias correction."""
+    root_correction2 + eps)``, the step without the learning rate and the first bias correction. ``root_correction2`` is
+    the square root of the second bias correction."""
     beta1, beta2 = betas
     mean.mul_(beta1).add_(grad * (1 - beta1))
     square.mul_(beta2).add_(grad.square().mul_(1 - beta2))
@@ -92,8 +89,7 @@ def _update_moments(
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """Return two tables of Adam's bias corrections by step count, computed in float64: 1 / (1 - beta1**count), and the
-    square root of 1 - beta2**count. Both are 1 at count 0. The tables end at a count at which both are 1 in float32,
-    so the last entries also hold for all later counts."""
+    square root of 1 - beta2**count. They end at a count from which on both are 1 in float32."""
     beta1, beta2 = betas
     factor1, root_correction2, count = [1.0], [1.0], 0
     while count == 0 or max(betas) ** count > 2e-8:  # 1 ± 2e-8 is 1 in float32
@@ -104,15 +100,14 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
 
 
 class FlatOptimizer(Stateful):
-    """Base class of Adam for one parameter ``param [M, D]`` of M members, each with a learning rate in ``lr``::
+    """Base class of Adam for one parameter ``param [M, D]``, with learning rates ``lr`` of M members::
 
         optimizer.zero_grad()
         loss.sum().backward()  # the loss [M] of each member
         optimizer.step()
 
-    ``param`` requires a gradient only between `zero_grad` and `step`. At other times autograd does not record its use,
-    so other code may change its memory. The class is no `torch.optim.Optimizer`, whose hooks take a tenth of the time
-    of a step at these sizes.
+    ``param`` requires a gradient only between `zero_grad` and `step`, so other code may change its memory. The class is
+    no `torch.optim.Optimizer`, whose hooks take a tenth of the time of a step at these sizes.
     """
 
     saved = ("mean", "square", "count")
@@ -124,28 +119,25 @@ class FlatOptimizer(Stateful):
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)  # Adam's moments
 
     def zero_grad(self) -> None:
-        """Prepare for a backward pass: set the gradient of ``param`` to zero, and let autograd record its use."""
+        """Set the gradient of ``param`` to zero, and let autograd record its use."""
         self.param.requires_grad_(True)
         self.param.grad = None
 
     def take_gradient(self) -> Tensor:
-        """Return the gradient ``[M, D]`` of the backward passes since `zero_grad`. From now on autograd does not record
-        the use of ``param``."""
+        """Return the gradient ``[M, D]`` since `zero_grad`. Autograd no longer records the use of ``param``."""
         gradient, self.param.grad = self.param.grad, None
         self.param.requires_grad_(False)
         assert gradient is not None, "no loss depends on the parameter"
         return gradient
 
     def step(self, *arguments: Any) -> None:
-        """Make one step with the gradient since `zero_grad`. ``arguments`` are passed to `update` after the
-        gradient."""
+        """Make one step with the gradient since `zero_grad` and further ``arguments`` of `update`."""
         self.update(self.take_gradient(), *arguments)
 
 
 class MemberAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
-    (``lr [M]``) and a step count, and so a separate bias correction. From its first update on, a member has the same
-    numbers as with `Adam`."""
+    (``lr [M]``) and a step count, and so a separate bias correction."""
 
     def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         super().__init__(param, lr, betas, eps)
@@ -155,8 +147,8 @@ class MemberAdam(FlatOptimizer):
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). Weights and moments of
-        the other members do not change in any bit. No data is copied to the host."""
+        """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). The other members do
+        not change in any bit. No data is copied to the host."""
         state = (self.param, self.mean, self.square)
         old_state = [] if learning is None else [tensor.clone() for tensor in state]
         self.count += 1 if learning is None else learning
@@ -181,9 +173,8 @@ def _fused_adamw(
     eps: float,
     weight_decay: float = 0.0,
 ) -> None:
-    """Make one step of AdamW on all ``params``, by torch's fused kernel. Each list has one tensor per parameter:
-    ``means`` and ``squares`` are the moments, ``counts []`` the numbers of earlier steps. Parameters, moments and
-    counts are updated in place."""
+    """Make one step of AdamW on all ``params``, by torch's fused kernel. ``means`` and ``squares`` are the moments,
+    ``counts []`` the numbers of earlier steps. Parameters, moments and counts are updated in place."""
     no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
     rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     options = {"fused": True, "amsgrad": False, "maximize": False, "capturable": params[0].is_cuda}
@@ -196,9 +187,8 @@ class AdamW:
 
     This is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
     2023. torch multiplies its ``weight_decay`` by the learning rate, so ``decay / lr`` is passed to it. The fused
-    kernel of `torch.optim.AdamW` is called directly, because the class around it takes longer than the update of a
-    small network. The kernel makes one pass over parameters ``[M, ...]``, and rounds the last elements of an array
-    differently. So the numbers of a member must fill whole blocks (`models.layers`).
+    kernel of `torch.optim.AdamW` is called directly, because the class around it takes longer than a small update. The
+    numbers of a member must fill whole blocks (`models.layers`), as the kernel rounds the last ones differently.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, betas: tuple[float, float], eps: float, decay: float):
@@ -210,8 +200,7 @@ class AdamW:
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor]) -> None:
         """Make one step with ``grads``, one for each parameter, of its shape."""
-        torch_decay = self.decay / self.lr  # torch multiplies it by the learning rate
-        settings = (self.lr, self.betas, self.eps, torch_decay)
+        settings = (self.lr, self.betas, self.eps, self.decay / self.lr)
         _fused_adamw(self.params, list(grads), self.means, self.squares, self.counts, *settings)
 
     def state_dict(self) -> dict[str, list[Tensor]]:
@@ -226,10 +215,9 @@ class AdamW:
 
 class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
-    ``separate_steps``, members may also step separately. ``count`` is then a tensor ``[M]`` int64, otherwise one
-    integer. The fused kernel (see `AdamW`) is called once if all rates are equal and ``separate_steps`` is off,
-    otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`. Results equal the results of `Adam`
-    up to rounding."""
+    ``separate_steps``, members may also step separately, and ``count`` is a tensor ``[M]`` int64, otherwise one
+    integer. The fused kernel (see `AdamW`) is called once if possible, otherwise once per member. Raises ValueError
+    unless D is a multiple of `BLOCK`."""
 
     def __init__(
         self,
@@ -246,8 +234,8 @@ class LockstepAdam(FlatOptimizer):
 
     @torch.no_grad()
     def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]`` and learning rates multiplied by ``lr_factor``. ``learning [M]`` bool are
-        the members to update (None: all); it requires ``separate_steps``."""
+        """Make one step with ``grad [M, D]`` and learning rates times ``lr_factor``, in the members ``learning [M]``
+        bool (None: all), which requires ``separate_steps``."""
         if isinstance(self.count, int) and len(set(self.lr)) == 1:
             self._call_kernel(slice(None), grad, lr_factor * self.lr[0], self.count)
         else:

@@ -23,11 +23,8 @@ class Columns:
     def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
         """Return ``activation(weight @ x + bias)`` for each of M members: ``[M, out, in], [M, out, 1], [M, in, B] ->
         [M, out, B]``. ``slope`` is the slope of leakyrelu below 0. None and "identity" apply no activation; elu and
-        silu are not supported here.
-
-        The library's matrix-vector product, and its product with one input, round depending on M. So a layer of one
-        input is computed as an elementwise product. One column (B = 1) or a layer of one output is computed as a
-        product and a sum, but one column of a large layer as two equal columns.
+        silu are not supported here. A layer of one input is computed as an elementwise product, one column (B = 1) or
+        a layer of one output as a product and a sum, but one column of a large layer as two equal columns.
         """
         one_column, one_input, one_output = x.shape[2] == 1, weight.shape[2] == 1, weight.shape[1] == 1
         if one_column and weight.shape[1] * weight.shape[2] > _LARGE:
@@ -58,8 +55,7 @@ class Columns:
     @staticmethod
     def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
         """Return d loss / d weight, summed over the batch: ``[M, in, out]`` if the weight is stored ``transposed``,
-        else ``[M, out, in]``. A weight is stored with its shorter axis before the longer one. ``layer_input`` is ``[M,
-        in, B]``; ``gradient [M, out, B]`` is d loss / d output of the layer."""
+        else ``[M, out, in]``. ``layer_input`` is ``[M, in, B]``; ``gradient [M, out, B]`` is d loss / d output."""
         short, long = (layer_input, gradient) if transposed else (gradient, layer_input)
         if short.shape[1] == 1:  # a product and a sum: a matrix-vector product would round depending on M
             return (short * long).sum(2).unsqueeze(1)
@@ -102,8 +98,7 @@ class Rows:
 
     @staticmethod
     def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
-        """Return d loss / d weight, summed over the batch: ``[M, B, in], [M, B, out] -> [M, in, out]``. ``gradient`` is
-        d loss / d output of the layer. ``transposed`` is not used."""
+        """Return d loss / d weight, summed over the batch: ``[M, B, in], [M, B, out] -> [M, in, out]``."""
         return _batch_matmul(layer_input.transpose(1, 2), gradient)
 
     @staticmethod
@@ -113,9 +108,8 @@ class Rows:
 
 
 def _batch_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """Return the matrix products of M members, ``[M, i, j] x [M, j, k] -> [M, i, k]``. The library's matrix-vector
-    product would round depending on M. So the case j = 1 is computed as an elementwise product, k = 1 as a product and
-    a sum, and i = 1 as two equal rows."""
+    """Return the matrix products of M members, ``[M, i, j] x [M, j, k] -> [M, i, k]``. The case j = 1 is computed as an
+    elementwise product, k = 1 as a product and a sum, and i = 1 as two equal rows."""
     if left.shape[2] == 1:
         return left * right
     if right.shape[2] == 1:

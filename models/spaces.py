@@ -21,7 +21,6 @@ class Continuous:
 
     @property
     def size(self) -> int:
-        """The length A of an action vector."""
         return len(self.low)
 
 

@@ -1,7 +1,7 @@
 """Random numbers: one stream per member, so that a member has the same numbers alone and among others.
 
-A stream is a random generator. M is the number of members (independent agents, one per seed), E of environments of
-each, T of steps. A block is the random numbers of T steps, sampled in one call, which costs much less than T calls.
+M is the number of members (independent agents, one per seed), E of environments of each, T of steps. A block is the
+random numbers of T steps, sampled in one call, which costs much less than T calls.
 """
 
 import hashlib
@@ -32,9 +32,8 @@ def numbered_seed(seed: int, number: int) -> int:
 
 
 class Streams:
-    """M independent random generators. The first axis of all sampled numbers is the member axis. Sample many numbers at
-    once, because a method calls each of the M generators once. If the amount of numbers depends on other members (a
-    rollout lasts as long as its longest episode), sample from a `fork`."""
+    """M independent random generators. The first axis of all sampled numbers is the member axis. If the amount of
+    numbers depends on other members (a rollout lasts as long as its longest episode), sample from a `fork`."""
 
     device = torch.device("cpu")  # of the sampled numbers
 
@@ -43,8 +42,8 @@ class Streams:
 
     @classmethod
     def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
-        """Return one stream for each of ``seeds``, the seeds of runs. Streams with different ``name`` are independent,
-        such as "weights" and "exploration"."""
+        """Return one stream for each of ``seeds``, the seeds of runs. Streams with different names, such as "weights"
+        and "exploration", are independent."""
         return cls([derive_seed(seed, name) for seed in seeds])
 
     def __len__(self) -> int:
@@ -117,9 +116,8 @@ class Streams:
 
 
 class SharedStreams(Streams):
-    """Streams for members of which many have the same seed. Members with the same seed share a generator, which saves
-    time. The numbers are the same as with `Streams`. All members must sample together, so `subset`, and `integers` with
-    a bound for each member, cannot be used."""
+    """Streams for members of which many have the same seed, which share a generator to save time. The numbers are the
+    same as with `Streams`. All members must sample together: no `subset`, and no `integers` with a bound per member."""
 
     def __init__(self, seeds: Sequence[int]):
         unique_seeds = list(dict.fromkeys(seeds))
@@ -133,18 +131,9 @@ class SharedStreams(Streams):
     def map_generators(self, sample: Callable[[torch.Generator], Tensor]) -> Tensor:
         return super().map_generators(sample).index_select(0, self._generator_index)
 
-    def get_state(self) -> Tensor:
-        return super().get_state().index_select(0, self._generator_index)
-
-    def set_state(self, state: Tensor) -> None:
-        check_like(self.get_state(), state, "random generators")
-        for index, generator_state in zip(self._generator_index.tolist(), state, strict=True):
-            self.generators[index].set_state(generator_state.clone())
-
 
 def lockstep_streams(seeds: Sequence[int], name: str) -> Streams:
-    """Return the streams ``name`` for members that always sample together. They are `SharedStreams` if seeds repeat,
-    which are faster than `Streams` and have the same numbers."""
+    """Return the streams ``name`` for members that always sample together: `SharedStreams` if seeds repeat."""
     streams_class = Streams if len(set(seeds)) == len(seeds) else SharedStreams
     return streams_class.from_name(seeds, name)
 
@@ -197,8 +186,7 @@ class Blocks:
         self.number += 1
 
     def numbers_at(self, step: int) -> dict[str, Any]:
-        """Return the random numbers of one step of the current block (T steps, sampled in one call), ``{name: [M,
-        ...]}``. ``step`` counts from the start of the block."""
+        """Return the random numbers of a step of the current block, counted from its start, ``{name: [M, ...]}``."""
         if self._by_step is None:
             self._by_step = self._split()
         return {name: numbers[step] for name, numbers in self._by_step.items()}
@@ -208,8 +196,8 @@ class Blocks:
         return {name: values.unbind(1) for name, values in self.block.items()}
 
     def seek(self, start_state: Tensor, number: int) -> None:
-        """Move to block ``number``, by sampling it again from ``start_state``, the state of the streams before this
-        block (`block_start`). Number -1 is the position before the first block."""
+        """Move to block ``number``, by sampling it again from ``start_state``, an earlier `block_start`. Number -1 is
+        the position before the first block."""
         self.streams.set_state(start_state)
         self.number, self.block, self.block_start = -1, {}, start_state
         self._next = None
@@ -219,9 +207,8 @@ class Blocks:
 
 
 class NoiseBlocks(Blocks):
-    """`Blocks` of ``steps`` steps each, used in order. ``draws`` are pairs (`Draw`): a function such as
-    `Streams.uniform`, and ``{name: shape}``, the shapes of its numbers in one step. Each function is called once per
-    block, in this order, and its numbers are then split by name."""
+    """`Blocks` of ``steps`` steps each, used in order. Each function in ``draws`` (`Draw`) is called once per block, in
+    this order, and its numbers are then split by name."""
 
     STEPS = 128
 
@@ -239,9 +226,8 @@ class NoiseBlocks(Blocks):
 
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used. T
-        is at most ``max_steps``. By default the numbers are from one block (numbers sampled in one call): the steps
-        that are left in the current block, or the next block if none are left. Further blocks are joined to it as long
-        as the total is then at most ``max_joined`` steps."""
+        is at most ``max_steps``. The steps are the unused ones of the current block, or the next block if all are used.
+        Further blocks are joined to it as long as the total is then at most ``max_joined`` steps."""
         parts: list[dict[str, Tensor]] = []
         num_steps = 0
         while not parts or (num_steps < max_steps and num_steps + self.steps <= max_joined):
@@ -256,7 +242,6 @@ class NoiseBlocks(Blocks):
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
     def draw_block(self) -> dict[str, Tensor]:
-        """Sample a block, the random numbers of T = ``steps`` steps: ``{name: [M, T, *shape]}``."""
         block = {}
         for sample, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
@@ -271,14 +256,12 @@ class NoiseBlocks(Blocks):
         self._used = 0
 
     def get_ready(self) -> None:
-        """Sample the next block in advance if all steps of the current one are used. Another thread may call this while
-        the numbers of the current block are in use."""
+        """Call `prepare` if all steps of the current block are used. Another thread may call this."""
         if self._used == self.steps:
             self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``streams``, their state before the current block, and ``used``, the number of used steps of this
-        block (None: there is no block yet)."""
+        """Return the state of the streams before the current block, and its used steps (None: no block)."""
         return {"streams": self.block_start, "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

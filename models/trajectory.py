@@ -13,8 +13,7 @@ from torch import Tensor
 
 @dataclass
 class Trajectory:
-    """T steps of M members in E environments. In rollouts of whole episodes, each environment has one episode, in its
-    first steps."""
+    """T steps of M members in E environments. In rollouts of whole episodes, each environment has one episode."""
 
     obs: Tensor  # [T, M, E, *O]
     action: Tensor  # [T, M, E] or [T, M, E, A]
@@ -45,7 +44,7 @@ def discounted_returns(
     reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
 ) -> Tensor:
     """Return the returns-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``. ``valid
-    [T, ...]`` bool is True for the steps of the episode, which starts at t = 0. The result is 0 for later steps.
+    [T, ...]`` bool is True for the steps of the episode, which starts at t = 0; the result is 0 for later steps.
     ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default."""
     next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
     # With lambda = 1, `lambda_returns` uses these values only at the last valid step.
@@ -56,9 +55,9 @@ def lambda_returns(
     reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, gae_lambda: float
 ) -> Tensor:
     """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - lambda) V_{t+1} + lambda G_{t+1}]`` along the first axis
-    of ``reward [T, ...]``, with lambda = ``gae_lambda``. The result is 0 for steps that are not ``valid``. ``next_value
-    [T, ...]`` is V_{t+1}, the value of the state after step t: 0 after termination, the value of the final observation
-    after truncation. At the last valid step, G_{t+1} equals V_{t+1}. Source: Sutton & Barto 2018, eq. 12.20."""
+    of ``reward [T, ...]``, 0 for steps that are not ``valid``. ``next_value [T, ...]`` is V_{t+1}: 0 after termination,
+    the value of the final observation after truncation. At the last valid step, G_{t+1} is V_{t+1}. (Sutton & Barto
+    2018, eq. 12.20)"""
     returns: list[Tensor] = []  # from the last step to the first
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
@@ -73,14 +72,11 @@ def lambda_returns(
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
-    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``: M members, T steps, E
-    environments. Episodes may begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``,
-    and lambda is ``gae_lambda``.
-
-    ``value`` is V(s_t). ``next_value`` is the value of the observation after each step, which is the final observation
-    if the episode has ended (``done``). ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and
-    after the last step. Source: Schulman et al. 2016, eq. 11 and 16.
-    """
+    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``, in which episodes may
+    begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``. ``value`` is V(s_t), and
+    ``next_value`` the value of the observation after each step, the final one if the episode has ended (``done``).
+    ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and after the last step. Source: Schulman
+    et al. 2016, eq. 11 and 16."""
     td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)
     # Contiguous for any layout of the inputs. So sums over the advantages have the same order, and the same rounding,

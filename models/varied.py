@@ -1,6 +1,5 @@
-"""Random hyperparameters for each agent, for families (folders of agents in models/agents/) with the settings
-``vary_hp`` and ``vary``. A member is one of M agents that are trained together. Modules of settings import this module,
-so torch is imported only in the functions that need it.
+"""Random hyperparameters for each member, one of M agents that are trained together, by the settings ``vary_hp`` and
+``vary``. Modules of settings import this module, so torch is imported only in the functions that need it.
 
 Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
 """
@@ -29,8 +28,7 @@ def vary(source: str = "") -> Any:
 
 
 def validate(config: Any) -> str | None:
-    """Return the error in settings of random hyperparameters as one line, or None if there is none. Width and depth can
-    vary only if all hidden layers have one width."""
+    """Return the error in settings of random hyperparameters as one line, or None if there is none."""
     varies_shape = config.vary_hp and set(SHAPE) & set(config.vary)
     num_widths = len(set(config.hidden_sizes))
     if varies_shape and num_widths > 1:
@@ -86,8 +84,7 @@ def sample_member_configs(
     config: Any, seeds: Sequence[int], sample_config: Callable[[Any, int], Any] = sample_config
 ) -> list[Any]:
     """Return the settings of M members, ``sample_config(config, seed)`` for each of ``seeds``, which may repeat.
-    Raises ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained
-    together, in shared tensors."""
+    Raises ValueError if members differ in hidden layers or batch size, because they share tensors."""
     member_configs = [sample_config(config, seed) for seed in seeds]
     shapes = set(map(shape_of, member_configs))
     if len(shapes) > 1:
@@ -96,14 +93,12 @@ def sample_member_configs(
 
 
 def shape_of(member_config: Any) -> tuple[Any, Any]:
-    """Return ``hidden_sizes`` and ``batch_size``, which must be equal for all members that are trained together. Tables
-    have neither."""
+    """Return ``hidden_sizes`` and ``batch_size``, or None for tables, which have neither."""
     return getattr(member_config, "hidden_sizes", None), getattr(member_config, "batch_size", None)
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-    """Group the positions in ``seeds`` by shape (`shape_of`), in order of first occurrence. The members of a group can
-    be trained together, with their numbers in the same tensors."""
+    """Group the positions in ``seeds`` by shape (`shape_of`), in order of first occurrence."""
     positions_by_shape: dict[tuple[Any, Any], list[int]] = {}
     for position, seed in enumerate(seeds):
         shape = shape_of(sample_config(config, seed))

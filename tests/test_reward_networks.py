@@ -3,6 +3,7 @@ potentials.
 """
 
 import dataclasses
+import functools
 import itertools
 import pickle
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND
 from envs.reward import Stages, collect_transitions
+from models.proxies import fitting
 from models.proxies.reward.networks import Networks
 from models.streams import Streams
 from proxies import written as write_synthetic
@@ -185,8 +187,7 @@ def test_best_moves_of_the_map_are_those_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize("init, scale", [("terminal", 1.0), ("hand", 5.0)])
 def test_first_network_fits_its_target(init: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the cliff, the holes are cells 37 to 46 and the goal is cell 47."""
-    for name, value in (("_UPDATES", 400), ("_BATCH", 64), ("_LR", 0.03)):
-        monkeypatch.setattr(f"models.proxies.fitting.{name}", value)
+    monkeypatch.setattr(fitting, "fit", functools.partial(fitting.fit, updates=400, lr=0.03, batch_size=64))
     torch.set_flush_denormal(True)
     stages, _ = random_networks("cliff", mode=1, **CLIFF)
     stages.config = dataclasses.replace(stages.config, rn_init=init, rn_output_scale=scale)

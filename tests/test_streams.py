@@ -29,7 +29,6 @@ def test_shared_streams_equal_separate_streams(name: str) -> None:
     assert isinstance(shared, SharedStreams) and len(shared) == 5 and len(shared.generators) == 3
     for _ in range(2):
         assert torch.equal(DRAWS[name](shared), DRAWS[name](plain_streams))
-    assert torch.equal(shared.get_state(), plain_streams.get_state())
     restored = lockstep_streams([1, 2, 1, 1, 4], "y")
     restored.set_state(shared.get_state())
     assert torch.equal(DRAWS[name](restored), DRAWS[name](plain_streams))

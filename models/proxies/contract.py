@@ -1,13 +1,11 @@
 """The interface between a search and its proxies: learned environments or rewards on which new agents train.
 
-A kind of proxy consists of a folder here and the files named below:
+A kind of proxy consists of a folder here and the files named below (docs/how_to/proxy.md has an example):
 
-- ``config.py`` has ``Config``, which derives from `models.proxies.search.SearchConfig` and adds the proxy's settings,
-  and ``FAMILY`` (`models.family.Family`, ``learns_from="evolution"``).
+- ``config.py`` has ``Config``, a `models.proxies.search.SearchConfig`, and ``FAMILY`` (`models.family.Family`).
 - ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once. It implements `Parameters`.
-- ``envs/<kind>.py`` has ``Stages``, an `envs.make.Stages`. It makes environments in which agents train on proxies.
-- ``control/reports/<kind>.py`` has ``picture``, which draws the winner of a search.
-- `understudy.kinds.KINDS` has a record for all readers of files: settings, shapes of tensors, and descriptions.
+- ``envs/<kind>.py`` has ``Stages``, an `envs.make.Stages`, and ``control/reports/<kind>.py`` has ``picture``.
+- `understudy.kinds.KINDS` has a record for all readers of files.
 
 D is the number of parameters of one proxy, and ``flat [M, D]`` has all parameters of M proxies, a row for each.
 """
@@ -30,17 +28,15 @@ class Parameters(Protocol):
         """Return initial parameters ``[M, D]`` float32, one row per stream."""
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a dictionary, network name -> parameters of this network, ``[M, n]``, as views of ``flat [M, D]``, the
-        parameters of M proxies. TensorBoard shows their histograms."""
+        """Return the parameters ``[M, n]`` of each network by name, as views of ``flat [M, D]``."""
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of ``flat [D]``, the
-        parameters of one proxy. A name is such as ``reward.0.weight``, for layer 0 of the network ``reward``."""
+        """Return weights ``[out, in]`` and biases ``[out]`` as views of ``flat [D]``, by their names in a file, such as
+        ``reward.0.weight`` for layer 0 of the network ``reward``."""
 
     def target(self, flat: Tensor) -> Policy:
         """Return the policy of M members in which member m always takes the action with the highest reward of proxy m.
         ``flat [M, D]`` are the parameters of the proxies. Raises SettingError if their rewards define no policy."""
-        ...
 
 
 class Trainee(Protocol):
@@ -56,4 +52,3 @@ class Trainee(Protocol):
 
     def discounts(self) -> Tensor:
         """See `models.contract.InnerAgent.discounts`."""
-        ...

@@ -1,5 +1,4 @@
-"""Reading and writing proxies (learned environments and rewards): converts between files of `understudy` and settings
-with a vector ``[D]`` of all weights. `understudy.files` defines and checks the format."""
+"""Reading and writing proxies: converts between files of `understudy` and settings with a vector ``[D]`` of weights."""
 
 import importlib
 from collections.abc import Mapping
@@ -35,12 +34,10 @@ class Proxy:
 
     @property
     def implementation(self) -> str:
-        """Return the implementation that searches for this kind of proxy, such as SE."""
         return implementation_of(self.config.proxy)
 
     @property
     def networks(self) -> Parameters:
-        """Return the architecture of ``parameters``."""
         return networks_of(self.config, self.spaces)
 
 
@@ -52,8 +49,7 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters ``[D]`` of one proxy, all zero, and a dictionary, name in a file -> weight or bias. Weights
-    and biases are views, so writing to them changes the parameters."""
+    """Return the parameters ``[D]`` of one proxy, all zero, and their views by name in a file."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
@@ -100,9 +96,9 @@ def save(
 
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
-    """Return the settings of ``config`` that are written to a file. Settings with the property ``later``, which readers
-    of the first files do not know, are left out at their default. If a supervised fit takes the place of a search, the
-    settings of a search are left out unless readers need them."""
+    """Return the settings of ``config`` that are written to a file. Settings with the property ``later`` are left out
+    at their default, as in the first files. With a supervised fit, the settings of a search are left out unless readers
+    need them."""
     settings = asdict(config)
     del settings["compiled"]  # has no effect on the proxy
     if settings.get("preset") == "supervised":
@@ -137,18 +133,20 @@ def load(name_or_path: str | Path) -> Proxy:
 
 
 def _config_of(file: understudy.Proxy) -> Any:
-    """Return the settings of a file as an instance of the ``Config`` of its family. Old names are translated, values
-    are not checked. Raises ProxyError for an unknown name."""
+    """Return the settings of a file as an instance of the ``Config`` of its family, with unchecked values. Raises
+    ProxyError for an unknown name."""
     family_spec = implementations()[implementation_of(file.kind)]
     field_kinds = kinds(family_spec.config)
     try:
-        values, _ = translate(file.config, (), field_kinds)
+        values, _ = translate(file.config, (), field_kinds)  # old names
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
-    for name in values:
-        if name not in field_kinds:
-            fault = f"its setting {name!r} is unknown{nearest(name, field_kinds)}"
-            raise refused(file.path, fault, "settings of a search")
+    if unknown := [name for name in values if name not in field_kinds]:
+        raise refused(
+            file.path,
+            f"its setting {unknown[0]!r} is unknown{nearest(unknown[0], field_kinds)}",
+            "settings of a search",
+        )
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return family_spec.config(**values)
 
@@ -167,9 +165,8 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
-    """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` on ``game`` starts. If
-    the search has ``rn_evolve_scale``, add the parameter log(s / s'), with s the ``rn_output_scale`` of the proxy and
-    s' of the search. Raises SettingError if the proxy is of another kind, has other shapes or another environment."""
+    """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` on ``game`` starts.
+    Raises SettingError if the proxy is of another kind, has other shapes or another environment."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:
@@ -188,9 +185,9 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         raise SettingError(f"{line}, with tensors {proxy_shapes}; allowed here: {shapes}", "start_from")
     if len(parameters) == len(proxy.parameters):
         return proxy.parameters
-    # With ``rn_evolve_scale`` the search has one more parameter than the proxy.
+    # With ``rn_evolve_scale`` the search has one more parameter than the proxy, the logarithm of a ratio of scales.
     proxy_scale, scale = proxy.config.rn_output_scale, config.rn_output_scale  # type: ignore[attr-defined]
-    if proxy_scale * scale <= 0:  # the logarithm needs two factors of one sign
+    if proxy_scale * scale <= 0:
         line = f"{line}, whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale"
         raise SettingError(f"{line}: one of the sign of {scale:g}", "start_from")
     return torch.cat([proxy.parameters, torch.tensor([proxy_scale / scale]).log()])

@@ -1,8 +1,6 @@
-"""The networks of proxies (learned environments and rewards): their architecture, the names of their tensors, and fits
-by supervised learning.
+"""The networks of proxies (learned environments and rewards), and fits of M of them by supervised learning.
 
-M is the number of networks that are fitted together, P of parameters of each, N of rows of data, I of inputs, O of
-outputs.
+P is the number of parameters of each network, N of rows of data, I of inputs, O of outputs.
 """
 
 import torch
@@ -12,7 +10,7 @@ from models.mlp import LEAK, MLP, PRELU_SLOPE, Layer
 from models.optim import MemberAdam
 from models.proxies.search import NetworkConfig
 
-_UPDATES, _LR, _BATCH = 4000, 3e-3, 512
+_UPDATES = 4000
 
 
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
@@ -54,34 +52,31 @@ def fit(
     parameters: Tensor,
     inputs: Tensor,
     targets: Tensor,
-    schedule: tuple[int, float] | None = None,
-    cross_entropy: bool = False,
     updates: int | None = None,
+    lr: float = 3e-3,
+    batch_size: int | None = 512,
+    cross_entropy: bool = False,
 ) -> Tensor:
     """Fit ``mlp`` to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``, from ``parameters [M, P]``. Return
     new parameters ``[M, P]``.
 
     Adam minimises the squared error or, with ``cross_entropy``, the cross entropy between one-hot ``targets`` and the
-    softmax of the outputs. The learning rate decays linearly to zero. ``schedule`` is the number of updates on all N
-    rows, and the initial learning rate. Without it, there are ``updates`` (by default 4000) on random batches of 512
-    rows, and the initial learning rate is 3e-3.
+    softmax of the outputs, in ``updates`` (None: 4000) on random batches of ``batch_size`` rows (None: all). The
+    learning rate decays linearly from ``lr`` to zero.
     """
-    if schedule is not None:
-        num_updates, initial_lr = schedule
-    else:
-        num_updates, initial_lr = updates or _UPDATES, _LR
+    updates = _UPDATES if updates is None else updates
     parameters = parameters.clone()
     members = len(parameters)
-    adam = MemberAdam(parameters, torch.full((members,), initial_lr))
+    adam = MemberAdam(parameters, torch.full((members,), lr))
     generator = torch.Generator().manual_seed(0)
     inputs = inputs.expand(members, -1, -1).transpose(1, 2).contiguous()  # [M, I, N]
     targets = targets.expand(members, -1, -1).transpose(1, 2).contiguous()  # [M, O, N]
     layers = mlp.layers(parameters)  # views, so they follow every update
     batch_inputs, batch_targets = inputs, targets
-    for update in range(num_updates):
-        adam.lr.fill_(initial_lr * (1 - update / num_updates))
-        if schedule is None:
-            rows = torch.randint(inputs.shape[2], (_BATCH,), generator=generator)
+    for update in range(updates):
+        adam.lr.fill_(lr * (1 - update / updates))
+        if batch_size is not None:
+            rows = torch.randint(inputs.shape[2], (batch_size,), generator=generator)
             batch_inputs, batch_targets = inputs[:, :, rows], targets[:, :, rows]
         trace = mlp.forward(layers, batch_inputs)
         # The gradient of the loss, a mean over the rows, with respect to the outputs ``trace[-1]``.

@@ -2,8 +2,7 @@
 
 [F] Ferreira et al. 2022 (learning_environments) save ``{"model": state_dict, "config": settings}`` by ``torch.save``.
 [L] Liesen et al. 2024 (synthetic-gymnax) pickle Flax parameters. A pickle contains names of functions that rebuild its
-content. These readers replace the functions for arrays, dtypes and Flax's dict by harmless classes, and refuse all
-other names. Their time and memory are bounded by the size of the file.
+content. These readers accept only the functions of NumPy, JAX and Flax that rebuild arrays and dicts.
 """
 
 import io
@@ -15,20 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from models.archive import Opcodes, Unpickler, read_archive, read_legacy
+from models.archive import read_archive
 from understudy.files import refused
 
 LARGEST = 2 * 10**6  # bytes; the largest files of both projects have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # torch.save began with this number before it wrote archives
-_AGENTS = {
-    "ddqn": "DDQN",
-    "duelingddqn": "DuelingDDQN",
-    "td3": "TD3",
-    "ppo": "PPO",
-    "ql": "QLearning",
-    "sarsa": "SARSA",
-}
+_AGENTS = {name.lower(): name for name in ("DDQN", "DuelingDDQN", "TD3", "PPO", "SARSA")} | {"ql": "QLearning"}
 Arrays = dict[str, np.ndarray]
 
 
@@ -49,11 +41,9 @@ def read(path: Path) -> Original:
         raise refused(path, f"no file of at most {LARGEST // 10**6} MB", _ALLOWED)
     content = path.read_bytes()
     try:
-        if content[:2] == b"PK":  # a zip archive
+        if content[:2] == b"PK" or _LEGACY in content[:32]:  # a zip archive, or torch's older format
             return _read_learning_environments(read_archive(path))
-        if _LEGACY in content[:32]:
-            return _read_learning_environments(read_legacy(path))
-        return _read_synthetic_gymnax(_Unpickler(io.BytesIO(content)).load())
+        return _read_synthetic_gymnax(content)
     except Exception as error:  # a damaged or foreign file can raise anything
         reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
         raise refused(path, f"not such a file ({reason})", _ALLOWED) from error
@@ -88,10 +78,9 @@ def _read_learning_environments(content: Any) -> Original:
 
 def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     """Return the weights and biases of the state dict ``model`` by their names in `understudy`, and the index of the
-    last layer of each network (-1 if there is no such network). Raises ValueError for tensors of other networks.
-
-    Keys of the state dict are such as ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear
-    network. The slope of a PReLU after a layer is also called ``weight``."""
+    last layer of each network (-1 if there is none). Raises ValueError for tensors of other networks. Keys are such as
+    ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear network. The slope of a PReLU
+    after a layer is also called ``weight``."""
     tensors: Arrays = {}
     last_layers = {"state": -1, "reward": -1, "done": -1}
     for key, tensor in model.items():
@@ -110,16 +99,16 @@ def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     return tensors, last_layers
 
 
-def _read_synthetic_gymnax(content: Any) -> Original:
+def _read_synthetic_gymnax(content: bytes) -> Original:
     """Convert the content of a file of synthetic-gymnax: a bandit with an initial-state and a reward network."""
-    content = _plain_dict(content)
-    parameters = _plain_dict(content.get("params", content))
+    parameters = _Unpickler(io.BytesIO(content)).load()
+    parameters = parameters.get("params", parameters)
     tensors: Arrays = {}
     for name, layers in (("initial", parameters["initial_state"]), ("reward", parameters["reward"])):
         for i in range(len(layers)):
             layer = layers[f"Dense_{i}"]
-            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T  # Flax stores [in, out]
-            tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
+            tensors[f"{name}.{i}.weight"] = np.asarray(layer["kernel"], np.float32).T  # Flax stores [in, out]
+            tensors[f"{name}.{i}.bias"] = np.asarray(layer["bias"], np.float32)
     width, latent_size = tensors["initial.0.weight"].shape
     depth = len(parameters["reward"]) - 1
     settings = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
@@ -127,76 +116,35 @@ def _read_synthetic_gymnax(content: Any) -> Original:
     return Original("bandit", "", settings, {}, tensors)
 
 
-class _FrozenDict:
+class _FrozenDict(dict[str, Any]):
     """Replaces Flax's FrozenDict, which is pickled with its content as an argument or as its state."""
 
-    def __init__(self, content: Any = None):
-        self.content = content
-
-    def set_state(self, state: Any) -> None:
-        self.content = state["_dict"]
+    def __setstate__(self, state: Any) -> None:
+        self.update(state["_dict"])
 
 
-def _plain_dict(content: Any) -> Any:
-    """Return the dict in ``content`` if it is a FrozenDict, else ``content``."""
-    return content.content if isinstance(content, _FrozenDict) else content
-
-
-class _Float32:
-    """Replaces ``numpy.dtype``. Raises ValueError for any dtype other than little-endian float32."""
-
-    def __init__(self, name: str, align: Any = None, copy: Any = None):
-        if name != "f4":  # a float of 4 bytes; its byte order follows as state
-            raise ValueError("it holds an array of other numbers than float32")
-
-    def set_state(self, state: Any) -> None:
-        if state[1] != "<":
-            raise ValueError("it holds an array of another byte order")
-
-
-class _Array:
-    """Replaces NumPy's array. Its numbers are in its state. They are not copied, because a pickle may repeat the same
-    state many times."""
-
-    def __init__(self, kind: Any = None, shape: Any = None, code: Any = None):
-        self.numbers = np.empty(0, np.float32)
-
-    def set_state(self, state: Any) -> None:
-        _, shape, dtype, by_columns, content = state
-        if not isinstance(dtype, _Float32) or len(shape) > 2:
-            raise ValueError("it holds an array that is no matrix of float32")
-        self.numbers = np.frombuffer(content, "<f4").reshape(shape, order="F" if by_columns else "C")
-
-
-def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> _Array:
-    """Replaces JAX's function that rebuilds an array. Only ``state``, the state of a NumPy array, is used."""
-    array = _Array()
-    array.set_state(state)
+def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> np.ndarray:
+    """Replaces JAX's function that rebuilds an array from ``state``, the state of a NumPy array."""
+    array: np.ndarray = make(*arguments)
+    array.__setstate__(state)
     return array
 
 
+_REBUILD_ARRAY = np.empty(0).__reduce__()[0]  # a private function, whose module depends on NumPy's version
 _REPLACEMENTS: dict[str, Any] = {
-    "numpy.ndarray": None,
-    "numpy.dtype": _Float32,
-    "numpy.core.multiarray._reconstruct": _Array,
-    "numpy._core.multiarray._reconstruct": _Array,
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+    "numpy.core.multiarray._reconstruct": _REBUILD_ARRAY,
+    "numpy._core.multiarray._reconstruct": _REBUILD_ARRAY,
     "jax._src.array._reconstruct_array": _jax_array,
     "flax.core.frozen_dict.FrozenDict": _FrozenDict,
 }
-_NEWER_OPCODES = "FRAME MEMOIZE STACK_GLOBAL NEWOBJ SHORT_BINUNICODE SHORT_BINBYTES BINBYTES"
 
 
-class _Unpickler(Unpickler):
-    """Unpickler of files of synthetic-gymnax, with newer opcodes and objects that have a state."""
+class _Unpickler(pickle.Unpickler):
+    """Unpickler of files of synthetic-gymnax. Raises UnpicklingError for any function or class that is not replaced."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the replacement of a global name, or the base class's. Raises an error for all other names."""
-        global_name = f"{module}.{name}"
-        return _REPLACEMENTS[global_name] if global_name in _REPLACEMENTS else super().find_class(module, name)
-
-    def _set_state(self) -> None:
-        """Execute the opcode BUILD: pop a state and set it on the object below it."""
-        state = self.stack.pop()
-        self.stack[-1].set_state(state)
-
-    dispatch = Opcodes(_NEWER_OPCODES, Unpickler.dispatch | {pickle.BUILD[0]: _set_state})
+        if f"{module}.{name}" not in _REPLACEMENTS:
+            raise pickle.UnpicklingError(f"it holds a {module}.{name}")
+        return _REPLACEMENTS[f"{module}.{name}"]

@@ -1,26 +1,24 @@
 """Settings that all searches for proxies have: of the search itself, and of the choice of its winner.
 
-A proxy replaces the real environment in the training of agents. It is a learned environment, or the real one with a
-learned reward.
-
 Each kind of proxy adds more settings in its folder: ``class Config(SearchConfig, ...)``. Imports no torch.
 `models.proxies.synthetic.config` lists the sources [F] and [L].
 """
 
 import functools
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from models.family import reasons_by_setting
 from models.settings import kinds, machine_code, setting, width
 
-OBJECTIVES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "final": ("the return of tests after training", ()),
-    "average": ("their mean over the training", ("test_every",)),
-    "auc": ("their sum over its steps", ("test_every",)),
-    "threshold": ("few steps until solved [F]", ("solved_reward",)),
+OBJECTIVES = {
+    "final": "the return of tests after training",
+    "average": "their mean over the training",
+    "auc": "their sum over its steps",
+    "threshold": "few steps until solved [F]",
 }
-"""Objective that a search can maximise -> its description, and the settings that it needs. The function of this name in
+"""Objective that a search can maximise -> its description. The function of this name in
 ``control/evolution/objectives.py`` computes it."""
 CLONES = ("clone", "teacher")
 """Presets that make a proxy from a policy, without a search."""
@@ -116,7 +114,7 @@ class SearchConfig:
 
     objective: str = _inner(
         "final",
-        f"quantity that a search maximises. {'; '.join(f'{name}: {words}' for name, (words, _) in OBJECTIVES.items())}",
+        f"quantity that a search maximises. {'; '.join(f'{name}: {words}' for name, words in OBJECTIVES.items())}",
         choices=OBJECTIVES,
         fit=False,
     )
@@ -217,9 +215,9 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1, with the ``test_limit`` of this generation. After
-        ``second_phase`` generations, settings whose names begin with ``second_`` replace others, unless they are None:
-        ``second_steps`` replaces ``inner_steps``."""
+        """Return the settings of a generation, counted from 1. ``test_limit`` grows linearly between the generations in
+        ``test_limit_grows``. After ``second_phase`` generations, settings whose names begin with ``second_`` replace
+        others, unless they are None: ``second_steps`` replaces ``inner_steps``."""
         changes: dict[str, Any] = {}
         if self.second_phase is not None and generation > self.second_phase:
             changes = {
@@ -230,22 +228,31 @@ class SearchConfig:
                 "scored_by": self.second_scored_by,
             }
         if self.test_limit_first is not None:
-            changes["test_limit"] = self._limit_at(generation)
+            assert self.test_limit is not None
+            begin, end = self.test_limit_grows  # generations
+            growing_generations = min(max(generation, begin), end) - begin
+            growth = (self.test_limit - self.test_limit_first) * growing_generations // (end - begin)
+            changes["test_limit"] = self.test_limit_first + growth
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
-    def _limit_at(self, generation: int) -> int:
-        """Return ``test_limit`` of a generation, which grows linearly between the two generations in
-        ``test_limit_grows``, rounded down."""
-        first_limit, last_limit = self.test_limit_first, self.test_limit
-        begin, end = self.test_limit_grows  # generations
-        assert first_limit is not None and last_limit is not None
-        growing_generations = min(max(generation, begin), end) - begin
-        return first_limit + (last_limit - first_limit) * growing_generations // (end - begin)
+
+@functools.cache
+def load_presets(kind: str) -> Any:
+    """Return the content of ``presets.yaml`` in the folder of a ``kind`` of proxy: nested dictionaries, whose innermost
+    ones are settings. Lists are tuples."""
+    import yaml
+
+    class Loader(yaml.CSafeLoader):
+        def construct_tuple(self, node: Any) -> Any:
+            return tuple(self.construct_sequence(node))
+
+    Loader.add_constructor("tag:yaml.org,2002:seq", Loader.construct_tuple)
+    text = (Path(__file__).parent / kind / "presets.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader)
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
-    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
-    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
+    """Return setting without effect in ``config`` -> the reason."""
     plateau = ("early_out_virtual_diff", "plateau_floor")
     kinds_by_name = kinds(type(config))
     second_phase = tuple(name for name in kinds_by_name if name.startswith("second_") and name != "second_phase")
@@ -270,19 +277,19 @@ def validate(config: SearchConfig) -> str | None:
         return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
         return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
-    if config.solved_bonus and config.solved_reward is None:
-        return f"solved_bonus is {config.solved_bonus}, but solved_reward is null; allowed: a solved_reward to reach"
-    if config.inner_rule == "tests" and config.solved_reward is None:
-        return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
-    _, needed_by_objective = OBJECTIVES[config.objective]
-    needs = [
-        ("objective", need) for need in needed_by_objective
-    ]  # pairs (setting, setting that must not be null with it)
-    if config.choose_by == "stays":
-        needs += [("choose_by", "solved_reward"), ("choose_by", "test_every")]
-    for name, need in needs:
-        if getattr(config, need) is None:
-            return f"{name} is {getattr(config, name)!r}, but {need} is null; allowed: {_DESCRIPTIONS[need]}"
+    # (setting, whether its value needs the other setting, other setting)
+    needs = (
+        ("solved_bonus", config.solved_bonus > 0, "solved_reward"),
+        ("inner_rule", config.inner_rule == "tests", "solved_reward"),
+        ("objective", config.objective == "threshold", "solved_reward"),
+        ("objective", config.objective in ("average", "auc"), "test_every"),
+        ("choose_by", config.choose_by == "stays", "solved_reward"),
+        ("choose_by", config.choose_by == "stays", "test_every"),
+        ("quit_when_solved", config.quit_when_solved, "solved_reward"),
+    )
+    for name, holds, needed in needs:
+        if holds and getattr(config, needed) is None:
+            return f"{name} is {getattr(config, name)!r}, but {needed} is null; allowed: {_DESCRIPTIONS[needed]}"
     if config.test_every is not None and config.inner_rule != "budget":
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
     if config.test_every is not None and config.train_episodes is not None:
@@ -295,44 +302,21 @@ def validate(config: SearchConfig) -> str | None:
             f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most {shortest}, the "
             "steps of the shortest training (inner_steps, second_steps, deploy_steps), so that there is a test"
         )
-    if problem := _test_limit_problem(config):
-        return problem
-    if config.quit_when_solved and config.solved_reward is None:
-        return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
+    first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
+    if first is not None and (last is None or first > last):
+        return f"test_limit_first is {first}, but test_limit is {last}; allowed: a test_limit to grow to, or null"
+    if first is not None and (len(grows) != 2 or grows[0] >= grows[1]):
+        return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
+    # These settings compare returns of whole episodes with solved_reward, so a shorter limit must not cut episodes.
+    compares_returns = config.inner_rule == "tests" or config.objective == "threshold" or config.solved_bonus
+    if first is not None and compares_returns:
+        line = (
+            f"test_limit_first is {first}, but solved_reward, to which returns are compared, is one of whole episodes"
+        )
+        return f"{line}; allowed: test_limit_first null"
     if config.strategy == "nes" and config.score_transform >= 5:
         line = f"score_transform is {config.score_transform}, which compares with the mean"
-        if config.rank_apart:
-            return f"{line}, but rank_apart is on; allowed: rank_apart off, or a score_transform from 0 to 4"
-        if config.eval_every > 1:
-            allowed = "an eval_every of 1, or a score_transform from 0 to 4"
-            return f"{line}, but eval_every is {config.eval_every}; allowed: {allowed}"
-    return None
-
-
-def _test_limit_problem(config: SearchConfig) -> str | None:
-    """Return the error in the settings of a test limit that grows, None if there is none. It grows from
-    ``test_limit_first`` to ``test_limit`` between the two generations in ``test_limit_grows``."""
-    first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
-    if first is None:
-        return None
-    if last is None or first > last:
-        bound = "a test_limit to grow to" if last is None else f"at most {last}; or null"
-        limit_text = "null" if last is None else last
-        return f"test_limit_first is {first}, but test_limit is {limit_text}; allowed: {bound}"
-    if len(grows) != 2 or grows[0] >= grows[1]:
-        return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
-    # These settings compare returns with solved_reward, so a shorter limit must not cut episodes.
-    needs_whole_episodes = {
-        "inner_rule": config.inner_rule == "tests",
-        "objective": config.objective == "threshold",
-        "solved_bonus": config.objective == "average" and config.solved_bonus > 0,
-    }
-    for name, needed in needs_whole_episodes.items():
-        if needed:
-            line = f"{name} is {getattr(config, name)!r}, but test_limit_first is {first}"
-            return f"{line}, and solved_reward is one of whole episodes; allowed: test_limit_first null"
-    generations, end = config.generations, grows[1]
-    if config.quit_when_solved and first < last and generations is not None and generations < end:
-        line = f"quit_when_solved is on, as with a target_return, but generations is {generations}"
-        return f"{line}, and only tests from {end} on (test_limit_grows) say what is solved; allowed: at least {end}"
+        allowed = "allowed: rank_apart off and an eval_every of 1, or a score_transform from 0 to 4"
+        if config.rank_apart or config.eval_every > 1:
+            return f"{line}, but rank_apart is {config.rank_apart} and eval_every is {config.eval_every}; {allowed}"
     return None

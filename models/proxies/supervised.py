@@ -5,8 +5,7 @@ it trains networks on ``[state, action]`` that are later used with ``[action, st
 prediction of the end of an episode.
 
 N is the number of transitions, S the size of an observation, A the number of actions (or the size of one). ``flat [1,
-D]`` are the weights of all networks of the synthetic environment in one row. A piece is up to `PIECE` consecutive steps
-of an episode.
+D]`` are the weights of all networks. A piece is up to `PIECE` consecutive steps of an episode.
 """
 
 from typing import NamedTuple
@@ -20,10 +19,10 @@ from models.proxies.fitting import fit, undo_scaling
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
 from models.streams import Streams
+from understudy.program import ENDS_ABOVE
 
 PARTS = ("state", "reward", "done")
 PIECE = 50  # largest number of steps in a piece of an episode
-ENDS_ABOVE = 0.5  # the done network predicts termination by an output above this, which is a logit of 0 in the fit
 _WIDE_STD = 0.5  # standard deviation of wide initial states, divided by the largest absolute value in the data
 _START_SAMPLES = 4096  # pairs of noise and initial state to which the initial-state network is fitted
 
@@ -42,8 +41,8 @@ class Transitions(NamedTuple):
         return Transitions(*(column[rows] for column in self))
 
     def piece_starts(self) -> Tensor:
-        """Cut episodes into pieces of at most `PIECE` steps. Return the first row of each of the K pieces, ``[K]``. An
-        episode begins after a termination, or if ``obs`` differs from ``next_obs`` of the row before."""
+        """Return the first row of each of the K pieces of at most `PIECE` steps, ``[K]``. An episode begins after a
+        termination, or if ``obs`` differs from ``next_obs`` of the row before."""
         begins = torch.ones(len(self.obs), dtype=torch.bool)
         begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.terminated[:-1] > 0)
         rows = torch.arange(len(self.obs))
@@ -51,8 +50,7 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions. ``streams`` sample a ``fraction`` of the pieces of
-        episodes (`piece_starts`), at least one, whose transitions are held out."""
+        """Split into training and held-out transitions: a ``fraction`` of the pieces of episodes, at least one."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
         permutation = streams.uniform(len(starts))[0].argsort()  # from the stream of the only member
@@ -65,12 +63,9 @@ class Transitions(NamedTuple):
 
 class Fit:
     """Scales of the inputs and outputs of the networks of a synthetic environment with episodes, and the losses of a
-    fit.
-
-    During the fit, all inputs, next states and rewards are standardised to mean 0 and variance 1, and the done network
-    outputs a logit. `in_raw_units` moves these scales into the first and last layers. ``output_scales`` maps the name
-    of a network to center and spread of its outputs. An output that never varies in the data has spread 0, so that the
-    network outputs a constant."""
+    fit. During the fit, all inputs, next states and rewards are standardised, and the done network outputs a logit.
+    ``output_scales`` maps the name of a network to center and spread of its outputs. An output that never varies in the
+    data has spread 0, so that the network outputs a constant."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
@@ -94,8 +89,7 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and termination ``[3]`` on the transitions ``rows``, and the gradient
-        ``[1, D]`` of their sum with respect to the parameters ``flat [1, D]``."""
+        """Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
         inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
         mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -113,8 +107,7 @@ class Fit:
         return losses.detach(), gradient
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the targets of the outputs: standardised next states ``[N, S]``, standardised rewards ``[N, 1]``, and
-        ``terminated [N, 1]``."""
+        """Return the standardised next states ``[N, S]`` and rewards ``[N, 1]``, and ``terminated [N, 1]``."""
         state, reward = self.standardise("state", rows.next_obs), self.standardise("reward", rows.reward[:, None])
         return state, reward, rows.terminated[:, None]
 
@@ -124,8 +117,8 @@ class Fit:
         return (values - center) / spread.where(spread > 0, 1.0)
 
     def in_raw_units(self, flat: Tensor) -> Tensor:
-        """Return parameters ``[1, D]`` of networks with inputs and outputs in raw units, from the parameters ``flat [1,
-        D]`` of a fit. A logit of 0 of the done network becomes 0.5, above which episodes end."""
+        """Return the parameters ``flat [1, D]`` of a fit for inputs and outputs in raw units. A logit of 0 becomes
+        0.5."""
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``
@@ -133,9 +126,8 @@ class Fit:
         return flat
 
     def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. The
-        network then samples initial states that spread more widely than in the data: normal numbers with mean 0, whose
-        standard deviation is half of the largest absolute value in the data."""
+        """Fit the initial-state network, if there is one, in place, to normal numbers with mean 0, whose standard
+        deviation is half of the largest absolute value in the data."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent)
@@ -143,13 +135,11 @@ class Fit:
             parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment on the transitions ``rows``, ``{name: error}``. ``flat [1, D]``
-        are the weights of its networks, with inputs and outputs in raw units (`in_raw_units`).
+        """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``.
 
-        ``obs_loss`` and ``reward_loss`` are the mean squared errors of next states and rewards, ``termination_loss`` is
-        the cross-entropy of termination (`transition_losses`). ``ends_missed`` is the fraction of terminations that the
-        done network does not predict, ``ends_false`` the fraction of other steps in which it predicts one. Then follow
-        the errors of rollouts (`rollout_errors`). An error without data is NaN.
+        ``obs_loss`` and ``reward_loss`` are mean squared errors, ``termination_loss`` is a cross-entropy
+        (`transition_losses`). ``ends_missed`` is the fraction of terminations that the done network does not predict,
+        ``ends_false`` the fraction of other steps in which it predicts one. An error without data is NaN.
         """
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
@@ -163,11 +153,10 @@ class Fit:
         return errors | self.rollout_errors(flat, rows)
 
     def rollout_errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of rollouts in the synthetic environment, which start from the first state of each piece of an
-        episode (`Transitions.piece_starts`) and take the recorded actions. ``rollout_error`` is the error of the state
-        after the last step of a piece: the root mean square over its numbers, in standard deviations, then the median
-        over pieces. ``rollout_ends`` is the fraction of pieces in which the done network is wrong in at least one
-        step."""
+        """Return errors of rollouts from the first state of each piece of an episode, with the recorded actions.
+        ``rollout_error`` is the error of the state after the last step of a piece: the root mean square over its
+        numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
+        which the done network is wrong in at least one step."""
         environment = self.networks.with_weights(flat)
         num_rows, starts = len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))

@@ -58,14 +58,13 @@ class Networks:
         return {"reward": flat[:, : self.network_size]}
 
     def output_scale(self, flat: Tensor) -> Tensor:
-        """Return the factor ``[M]`` on the output of each member's network. It is ``rn_output_scale``. With
-        ``rn_evolve_scale``, it is multiplied by e^x, with x the last of the member's parameters ``flat [M, size]``."""
+        """Return the factor ``[M]`` on the output of each member's network: ``rn_output_scale``, with
+        ``rn_evolve_scale`` times e^x, with x the last of the member's parameters ``flat [M, size]``."""
         scale = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
         return scale * flat[:, -1].exp() if self.config.rn_evolve_scale else scale
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of the parameters
-        ``flat [size]`` of one member."""
+        """Return weights ``[out, in]`` and biases ``[out]`` by their names in a file, as views of ``flat [size]``."""
         if self.linear:
             return {"reward.0.weight": flat[None, : self.network_size]}
         return fitting.named_layers("reward", self.parts["reward"], flat[None, : self.network_size])
@@ -75,9 +74,8 @@ class Networks:
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit the reward network phi, without its output scale, to ``targets [N]`` on ``states [N, S]``. The fit
-        (`models.proxies.fitting.fit`) starts from the parameters ``flat [M, size]``. Return new parameters ``[M,
-        size]``."""
+        """Fit phi, without its output scale, to ``targets [N]`` on ``states [N, S]``, from the parameters ``flat [M,
+        size]``. Return new parameters ``[M, size]``."""
         if self.config.rn_output == "symexp":  # the inverse function, because symexp follows the network
             targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
@@ -89,9 +87,8 @@ class Networks:
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit the reward network phi to ``targets [N]`` on ``states [N, S]``. The fit starts from the parameters ``flat
-        [M, size]``. Return new parameters ``[M, size]``. Unlike in `fit`, inputs and targets are scaled to mean 0 and
-        variance 1 during the fit. Then the first and the last layer are changed to undo this scaling."""
+        """Fit phi as `fit` does, but with inputs and targets scaled to mean 0 and variance 1 during the fit. Then the
+        first and the last layer are changed to undo this scaling."""
         center, spread = states.mean(0), states.std(0)
         spread = spread.where(spread > 1e-6, 1.0)  # numbers that do not vary are only centred
         mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
@@ -123,16 +120,14 @@ class Phi:
 
     @torch.no_grad()
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate the reward network: ``obs [M, E, S]`` and ``info [M, E, I]`` (numbers from the environment's info)
-        -> ``[M, E]``."""
+        """Evaluate the reward network: ``obs [M, E, S]`` and ``info [M, E, I]`` (the environment's) -> ``[M, E]``."""
         if self.table is not None:
             return (obs * self.table.unsqueeze(1)).sum(2)  # exact, because only the term of one cell is not 0
         return self._evaluate(obs, info)
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate the reward network, like `__call__` but without the table. If the setting ``mode`` is 0, the reward
-        is the environment's alone: the network has no inputs, and the result is 0."""
+        """Evaluate the reward network without the table. The result is 0 for mode 0, in which phi has no inputs."""
         mode = self.networks.mode
         if not (mode.state or mode.info):
             return obs.new_zeros(obs.shape[:2])
@@ -150,8 +145,7 @@ class Phi:
         return self._to_phi(outputs[:, 0])
 
     def _to_phi(self, outputs: Tensor) -> Tensor:
-        """Multiply the ``outputs [M, E]`` of the network by the output scale. If ``rn_output`` is symexp, then apply
-        this function, sign(y) (exp |y| - 1), with |y| at most ``MOST_EXPONENT``."""
+        """Return phi from the ``outputs [M, E]`` of the network: times the output scale, then symexp if chosen."""
         scaled = outputs * self._scale
         if not self.uses_symexp:
             return scaled

@@ -45,8 +45,8 @@ def target_reward(world, m, state, action, continuous_action, scratch):
 @exact_inlined
 def network_step(world, m, state, action, continuous_action, scratch):
     """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
-    output of the done network, and replace ``state`` by the next state in place. In a bandit the state does not change,
-    and done is 1."""
+    output of the done network, and replace ``state`` by the next state. In a bandit it does not change, and done is
+    1."""
     flat, size = world.flat[m], world.obs_size
     reward = np.float32(0)
     done = np.float32(1)

@@ -7,7 +7,7 @@ of several steps. In a bandit every step is an episode, so its state does not ch
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,7 @@ from understudy.kinds import FORMS, FREE
 _MOST_COMMON = 0.8  # of the rows of a table in which one action is right
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """Result of a step of M members in E environments."""
 
     next_state: Tensor  # [M, E, S]
@@ -37,10 +36,10 @@ class Networks:
     """Architecture of one kind of synthetic environment.
 
     An MDP has three networks, which map ``[action, state]`` to next state, reward and done. A discrete action is
-    one-hot. The state network predicts the next state itself, not a difference, and nothing is clipped. A bandit has a
-    reward network, or a target network, which maps a state to an action with which actions are compared
-    (`understudy.kinds.FORMS`). With learned resets there is an initial-state network, whose input is normal noise.
-    Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit."""
+    one-hot, and nothing is clipped. A bandit has a reward network, or a target network, which maps a state to an action
+    with which actions are compared (`understudy.kinds.FORMS`). With learned resets there is an initial-state network,
+    whose input is normal noise. Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for
+    the bandit."""
 
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.state_size = config, spaces, spaces.obs_shape[0]
@@ -74,10 +73,8 @@ class Networks:
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, size]``: first the ones that are searched, sampled as ``proxy_init`` says,
-        then the fixed ones, which a search does not change (a table of states, center and spread of a target).
-
-        ``done_bias`` is added to the last bias of the done network. A target network has weights N(0, 1/inputs), zero
-        biases and a last layer of zeros. A table is standard normal until `fill_table` fills it."""
+        then the fixed ones: a standard normal table of states, and a center of 0 and a spread of 1 of a target.
+        ``done_bias`` is added to the last bias of the done network."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
             parts = []  # the samples above are not used, but they must advance the streams
@@ -91,7 +88,14 @@ class Networks:
             *_, (_, last_bias) = self.parts["done"].layers(self.split(flat)["done"])
             last_bias += self.config.done_bias
         if self.has_target:
-            self._sample_target(self.split(flat)["target"], streams)
+            # A target has weights N(0, 1/inputs), zero biases, and a last layer of zeros.
+            target_layers = self.parts["target"].layers(self.split(flat)["target"])
+            for weight, bias in target_layers[:-1]:
+                _, outputs, inputs = weight.shape
+                weight.copy_(streams.normal(outputs, inputs) / inputs**0.5)
+                bias.zero_()
+            for tensor in target_layers[-1]:
+                tensor.zero_()
         if self._fixed_shapes:
             # Append the fixed parameters, zeros at first.
             flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
@@ -102,24 +106,13 @@ class Networks:
                 fixed["target.spread"].fill_(1.0)
         return flat
 
-    def _sample_target(self, parameters: Tensor, streams: Streams) -> None:
-        """Sample initial parameters of the target network, and write them to ``parameters [M, P]``: weights N(0,
-        1/inputs), zero biases, and a last layer of zeros."""
-        *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(parameters)  # views of ``parameters``
-        for weight, bias in hidden_layers:
-            _, outputs, inputs = weight.shape
-            weight.copy_(streams.normal(outputs, inputs) / inputs**0.5)
-            bias.zero_()
-        last_weight.zero_()
-        last_bias.zero_()
-
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]``, adapted to ``states [M, N, S]`` of the real environment.
-        If there is a table of initial states, its rows are the first of these states.
+        """Return a copy of the parameters ``flat [M, size]``, in which the first of ``states [M, N, S]`` of the real
+        environment are the table of initial states, if there is one.
 
-        If there is a target network, the center and spread of its inputs may change too. With ``scaled`` they become
-        the mean and standard deviation of all N states. Without it, the center remains. The spread remains too, unless
-        the setting ``target_scale`` is "widest": then it increases to the standard deviation, if that is larger.
+        If there is a target network and ``scaled``, center and spread of its inputs become the mean and standard
+        deviation of all N states. Otherwise they remain, unless ``target_scale`` is "widest": then the spread increases
+        to the standard deviation, if that is larger.
         """
         flat = flat.clone()
         fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
@@ -134,9 +127,9 @@ class Networks:
         return flat
 
     def limit_most_common_action(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [1, size]`` of a bandit with a target, a table of initial states and
-        discrete actions. In its table, a single action is right in `_MOST_COMMON` of the rows at most, because agents
-        would learn to choose it everywhere. Copies of other rows replace rows of this action."""
+        """Return a copy of the parameters ``flat [1, size]`` of a bandit with a target and a table of initial states.
+        In the table, a single discrete action is right in `_MOST_COMMON` of the rows at most, because agents would
+        learn to choose it everywhere. Copies of other rows replace rows of this action."""
         flat = flat.clone()
         table = self.fixed(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
         actions = self.with_weights(flat).target_actions(table)[0]
@@ -149,9 +142,8 @@ class Networks:
         return flat
 
     def scaled(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]`` for observations that are already scaled (`scale_states`).
-        The table of initial states is scaled too, and the target network no longer scales its inputs, so that rewards
-        are the same."""
+        """Return a copy of the parameters ``flat [M, size]`` for observations that are already scaled (`scale_states`),
+        with a scaled table, and with the same rewards."""
         flat = flat.clone()
         fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
@@ -160,22 +152,20 @@ class Networks:
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a dictionary, name -> parameters that a search does not change, as views of all parameters ``flat [M,
-        size]``. They are the center and spread of the target's inputs and the table of initial states, if the bandit
-        has them."""
+        """Return the parameters that a search does not change by name, as views of all parameters ``flat [M, size]``:
+        the center and spread of the target's inputs, and the table of initial states, if the bandit has them."""
         shapes = self._fixed_shapes
         counts = [math.prod(shape) for shape in shapes.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
         return {name: view.unflatten(1, shapes[name]) for name, view in zip(shapes, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a dictionary, network name -> parameters of this network, as views of all parameters ``flat [M,
-        size]``."""
+        """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a dictionary, name in a file -> weight ``[out, in]``, bias ``[out]`` or other parameters (`fixed`), as
+        """Return weights ``[out, in]``, biases ``[out]`` and other parameters (`fixed`) by their names in a file, as
         views of the parameters ``flat [size]`` of one member."""
         tensors: dict[str, Tensor] = {}
         for name, parameters in self.split(flat[None]).items():  # of a single member, [1, size]
@@ -183,8 +173,8 @@ class Networks:
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policy of M members in which member m takes the actions of its target network. ``flat [M, size]``
-        are the parameters of all networks. Raises SettingError if the bandit has no target network."""
+        """Return the policy of M members in which member m takes the actions of its target network. Raises SettingError
+        if the bandit has no target network."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
@@ -217,9 +207,8 @@ class Program:
             self._fold([self.layers[name] for name in self.names])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
-        """Join ``networks`` of two layers with the same inputs and width to one wide network. Weights are ``[M, out,
-        in]`` and biases ``[M, out, 1]``. The wide network has the outputs of all networks, one after the other, so its
-        last weight is block-diagonal."""
+        """Join ``networks`` of two layers with the same inputs and width to one wide network, whose outputs are the
+        outputs of all networks. Weights are ``[M, out, in]`` and biases ``[M, out, 1]``."""
         first_layers = [first_layer for first_layer, _ in networks]
         last_layers = [last_layer for _, last_layer in networks]
         # Joined along the outputs. With the transposes, outputs are the last axis in the memory of the result.
@@ -260,9 +249,8 @@ class Program:
         return Outcome(outputs[:, :size].transpose(1, 2), outputs[:, size], outputs[:, size + 1])
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return rewards ``[M, E]``, which depend on the differences between the actions taken and the actions of the
-        target network. Continuous actions are compared in units of half their range, clipped to [-1, 1], and discrete
-        ones as one-hot vectors."""
+        """Return rewards ``[M, E]`` by the differences between the actions taken and the actions of the target network.
+        Continuous actions are compared in units of half their range, clipped to [-1, 1], discrete ones one-hot."""
         assert self.form is not None
         outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
@@ -284,9 +272,7 @@ class Program:
 
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
-        """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``. They
-        are the outputs of the target network, scaled to the bounds of actions, or the index of the largest output if
-        actions are discrete."""
+        """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``."""
         outputs = self.target_outputs(state)
         if self.bounds is None:
             return outputs.argmax(1)
@@ -295,16 +281,14 @@ class Program:
         return middle + half * scaled_action.transpose(1, 2)
 
     def table_rows(self, rows: Tensor) -> Tensor:
-        """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the table of each
-        member."""
+        """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the tables."""
         table = self.fixed["states.table"]  # [M, rows, S]
         members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
 
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
-        """Run the initial-state network on N samples of normal ``noise [M, N, latent]``. Return initial states ``[M, N,
-        S]``. There must be such a network (``latent`` is not 0)."""
+        """Return initial states ``[M, N, S]`` from normal ``noise [M, N, latent]``."""
         network, layers = self.networks.parts["initial"], self.layers["initial"]
         outputs = network.forward(layers, noise.transpose(1, 2))[-1]  # [M, S, N]
         return outputs.transpose(1, 2)
