@@ -221,6 +221,7 @@ def figure_panels(
         if style.narrow:
             _stack(figure, axes, size[1])
             _frame(figure, axes, title, note)
+            figure.draw_without_rendering()  # the layout needs two passes for so different a size
             with replacing(narrow_file(target)) as temporary:
                 figure.savefig(temporary, format="svg", metadata=metadata["svg"])
 
@@ -260,10 +261,13 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     column_letters = max(map(len, handles), default=0) + _HANDLE_LETTERS
-    columns = max(1, int(_LEGEND_LETTERS * width) // column_letters)
+    letters = int(_LEGEND_LETTERS * width)  # of a line of the legend
+    columns = max(1, letters // column_letters)
+    labels = [textwrap.fill(label, letters - _HANDLE_LETTERS) for label in handles]
+    legend_lines = math.ceil(sum(len(label.splitlines()) for label in labels) / columns)
     # Heights in inches, with space around the text.
     title_height = 0.04 + _TITLE_LINE * len(title.splitlines())
-    legend_height = 0.04 + _LEGEND_LINE * math.ceil(len(handles) / columns)
+    legend_height = 0.04 + _LEGEND_LINE * legend_lines
     note_height = 0.04 + _NOTE_LINE * len(note.splitlines())
     height = panel_height + title_height + legend_height + note_height
     figure.set_size_inches(width, height)
@@ -271,7 +275,7 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
     figure.suptitle(title, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
     if handles:
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1 - title_height / height)}
-        figure.legend(list(handles.values()), list(handles), ncols=columns, borderaxespad=0.2, **place)
+        figure.legend(list(handles.values()), labels, ncols=columns, borderaxespad=0.2, **place)
     figure.text(0.05 / width, 0.03 / height, note, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 
