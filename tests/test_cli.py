@@ -60,6 +60,36 @@ def test_help_all_lists_every_setting(name: str, capsys: pytest.CaptureFixture[s
     assert "lunarlander-sparse" in output and all(f" {other}" in output for other in implementations())
 
 
+@pytest.mark.parametrize(("implementation", "max_count"), [("UDRL", 61), ("SE", 90)])
+def test_help_lists_settings_with_an_effect(
+    implementation: str, max_count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        trainer.main(["--implementation", implementation, "--help"])
+    flags = re.findall(r"^  --(\w+) (?!--help)", capsys.readouterr().out, re.MULTILINE)
+    assert 40 < len(flags) <= max_count and "lr" in flags
+    assert not {"plot_out", "num_samples", "film_out", "icm_lr", "value_lr"} & set(flags)
+
+
+def test_first_help_fits_two_screens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        trainer.main(["--help"])
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 80
+    assert output.count("\n") <= 64 and "--help all" in output and "--eval_agent cartpole-bandit" in output
+    assert all(f" {name}" in output for name in implementations())
+
+
+def test_help_of_an_implementation_begins_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = []
+    for words in (["--help", "ppo"], ["--implementation", "PPO", "--help"]):
+        with pytest.raises(SystemExit):
+            trainer.main(words)
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] and pages[0].splitlines()[2] == "hyperparameters of PPO:"
+
+
 def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     def flags(*words: str) -> list[str]:
         with pytest.raises(SystemExit) as end:
@@ -101,9 +131,10 @@ def test_bare_command_offers_five_commands_and_starts_nothing(
 ) -> None:
     monkeypatch.setattr(trainer, "run", pytest.fail)
     assert trainer.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out
+    lines = output.replace("\\\n", "").splitlines()  # as a shell reads them
     commands = [line.removeprefix(COMMAND) for line in lines if line.startswith(COMMAND)]
-    assert len(commands) == 5 and max(map(len, lines)) < 110
+    assert len(commands) == 5 and max(map(len, output.splitlines())) <= 80
     for command in commands:
         config.parse(command.split())
 

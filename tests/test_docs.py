@@ -228,7 +228,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent
     monkeypatch.setattr("control.reports.synthetic._AGENTS", 2)
     monkeypatch.setattr("envs.synthetic._MIN_SCALING_OBS", 60)
-    monkeypatch.setattr("envs.synthetic._PAIRS_SCHEDULE", (10, 1e-2))
     monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 10)
     monkeypatch.setattr("models.proxies.fitting._UPDATES", 30)
 

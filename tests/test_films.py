@@ -1,5 +1,7 @@
 """Films: speed, size, captions, several agents side by side."""
 
+import base64
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainer
 from control.films import pictures
+from control.films.encoding import mp4, poster
 from control.films.recording import Actor, record
 from envs.make import make_environment
 from fake_runs import Shown, refused
@@ -159,3 +162,30 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
         assert f"\nPPO, {title}: one episode, return 5\n" in output
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
+
+
+def test_film_is_a_video_player_in_notebooks(tmp_path: Path, brief: None) -> None:
+    small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
+    run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)
+    first_film, second_film = (run.film(episodes=2, seed=3) for _ in range(2))
+    assert [film.path.name for film in (first_film, second_film)] == ["film_0.mp4", "film_1.mp4"]
+    assert first_film.path.parent == run.folder / "videos"
+    assert len(first_film.returns) == 2 and first_film.returns == second_film.returns
+    images = frames(first_film.path)[1]
+    assert len(images) >= sum(first_film.returns)  # CartPole pays 1 for each step
+    assert (images[0] != images[-1]).any()
+    player = first_film._repr_html_()
+    assert player.startswith("<video controls")
+    assert base64.b64decode(player.split("base64,")[1].split('"')[0]) == first_film.path.read_bytes()
+
+
+def test_poster_is_of_an_mp4_alone(tmp_path: Path) -> None:
+    """A playlist with the suffix of a film could name any file."""
+    film, playlist = tmp_path / "film.mp4", tmp_path / "playlist.mp4"
+    with mp4(film, 10) as add:
+        for level in (0, 200, 200):
+            add(np.full((64, 96, 3), level, np.uint8))
+    picture = np.asarray(Image.open(io.BytesIO(poster(film))))
+    assert picture.shape == (64, 96, 3) and abs(int(picture.mean()) - 200) < 5
+    playlist.write_text(f"ffconcat version 1.0\nfile {film.name}\n")
+    assert poster(playlist) == poster(tmp_path / "missing.mp4") == b""

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports.curves import learning_curve, on_grid, smooth
-from control.reports.figures import FigureStyle
+from control.reports.curves import draw_curves, learning_curve, on_grid, smooth
+from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, rows
 from control.reports.plot import plot
 from control.reports.runs import find_groups, read_runs
 from fake_runs import Shown, is_png
@@ -99,6 +99,28 @@ def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     np.testing.assert_allclose(curves[0], 125 * x / 40000)
     np.testing.assert_allclose(smooth(np.arange(500.0))[5:-5], np.arange(5.0, 495.0))
     np.testing.assert_allclose(smooth(np.full(500, 3.0)), 3.0)
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_curves_are_means_with_thin_seeds(seeds: int, tmp_path: Path) -> None:
+    with figure_panels(tmp_path / "curves.png", [[0]], (4, 3)) as (axis,):
+        draw_curves(axis, np.arange(5.0), np.arange(5.0 * seeds).reshape(seeds, 5), "C0", "PPO")
+        main, *others = axis.get_lines()
+        assert main.get_label() == "PPO" and main.get_ydata()[0] == 2.5 * (seeds - 1)
+        assert [line.get_linewidth() for line in others] == {1: [], 2: [0.5, 0.5], 3: [0.9]}[seeds]
+
+
+@pytest.mark.draws
+def test_narrow_figures_have_one_column(tmp_path: Path) -> None:
+    style = FigureStyle(narrow=True)
+    with figure_panels(tmp_path / "a.svg", rows(1, 2), (WIDTH, 4), style, title="title", note="note") as axes:
+        for axis in axes:
+            axis.plot([1, 2], label="line")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.svg", "a_narrow.svg"]
+    figure = axes[0].figure
+    assert figure.get_size_inches()[0] == NARROW
+    assert [axis.get_subplotspec().rowspan.start for axis in figure.axes] == [0, 1, 2]
+    assert [text.get_text() for text in figure.texts] == ["title", "note"] and len(figure.legends) == 1
 
 
 @pytest.mark.draws

@@ -221,7 +221,7 @@ def test_warning_if_annealed_run_continues(anneal: bool, epochs: int, capsys: py
     )
     first.epoch()
     longer.load_state_dict(first.state_dict())
-    warned = "anneal_lr lowers the learning rate to 0" in capsys.readouterr().out
+    warned = "anneal_lr has lowered the learning rate to 0" in capsys.readouterr().out
     assert warned == (anneal and epochs == 2)
 
 

@@ -60,7 +60,12 @@ class Page(HTMLParser):
 def numbers(level: float) -> Any:
     def row(epoch: int, seed: int) -> dict[str, float]:
         value = level + epoch + seed
-        return {"rollout/return_mean": value, "eval/return_greedy": value + 1, "train/policy_loss": 1 / epoch}
+        return {
+            "rollout/return_mean": value,
+            "eval/return_greedy": value + 1,
+            "train/policy_loss": 1 / epoch,
+            "time/update": 1.0,
+        }
 
     return row
 
@@ -90,7 +95,7 @@ def make_page(*argv: str | Path, out: Path) -> Page:
 
 def pictures(page: Page) -> list[str]:
     """Return the SVGs of all figures."""
-    urls = [attrs["src"] for attrs in page.all("img")]
+    urls = [attrs["src"] for attrs in page.all("img")] + [attrs["srcset"] for attrs in page.all("source")]
     assert all(url.startswith("data:image/svg+xml;base64,") for url in urls)
     return [base64.b64decode(url.partition(",")[2]).decode() for url in urls]
 
@@ -120,18 +125,19 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     check_page(page)
     assert "RCP-R, UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
-    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 200 greedy 77.0 40,000" in page.text
-    assert "Not solved: RCP-R, UDRL." in page.text
+    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 200 greedy 77.0 40,000 40,000 2 min 0 s" in page.text
+    assert "Not solved by RCP-R, UDRL. Returns at the end of training: 75.5 of RCP-R, 75.5 of UDRL." in page.text
     assert "RCP-R, seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
     headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores of the seeds")]
     assert headings == sorted(headings) and headings[0] > 0
     assert page.source.count("<code>") > 3 and "`" not in page.text
-    assert len(page.all("img")) == 2  # curves, and the comparison of scores
+    assert len(page.all("img")) == len(page.all("source")) == 2  # curves, and the comparison of scores
     for svg in pictures(page):
         assert "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
         assert "#0072b2" not in svg.partition("</style>")[2]
     video = page.all("video")[0]["src"]
     film = next(compared.glob("**/final.mp4"))
+    assert page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,/9j/")
     assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
     heading = "Settings that are not the defaults, or differ between the runs"
     differing, _, folded = page.text.partition(heading)[2].partition("All ")
@@ -179,7 +185,7 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
     assert "Returns of new agents that trained on the winner" in page.text
-    assert len(pictures(page)) == 2  # curves and behaviour
+    assert len(pictures(page)) == 4  # curves and behaviour, wide and narrow
     assert all("prefers-color-scheme: dark" in svg and "var(--c0)" in svg for svg in pictures(page))
     scores = json.loads((folder / "scores.json").read_text())
     mean = f"{scores['report']['mean']:.1f}"
@@ -193,6 +199,26 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     (folder / "scores.json").unlink()  # as while the search runs
     assert "new agents that trained" not in make_page(folder, out=tmp_path / "page.html").text.partition("Results")[0]
     assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text
+
+
+@pytest.mark.parametrize(("flags", "text"), [
+    (["--epochs", "40"], ""), (["--total_steps", "40000"], ""),
+    (["--epochs", "50"], "Interrupted, or still running: PPO, seed 25-26 (40 epochs)."),
+    (["--epochs", "50", "--target_return", "9"], ""),
+])  # fmt: skip
+def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, tmp_path: Path) -> None:
+    write_run(logdir, "PPO", numbers(10.0), flags=[*LINE, *flags], seeds=(25, 26))
+    page = make_page(logdir, out=tmp_path / "page.html")
+    assert text in page.text and ("Interrupted" in page.text) == bool(text)
+    assert "2 seeds, 40,000 steps, 40 s of training and tests, experiment debug" in page.text  # side by side
+    assert ('class="conclusion bad"' in page.source) != bool(text)
+
+
+def test_page_of_many_groups_counts_the_solved(logdir: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("PPO", "A2C", "DDQN", "SAC", "UDRL")):
+        write_run(logdir, name, numbers(50.0 * number), epochs=10)  # the last is 50 * number + 10 + 25 + 1
+    text = make_page(logdir, out=tmp_path / "page.html").text
+    assert "Solved by 1 of 5; not solved by 4 of 5. Highest return at the end of training: 236.0 of UDRL. " in text
 
 
 def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from control.loops.process import configure_process
 from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, write_page
 from control.reports.search import SOONER, quartiles
-from control.reports.stages import GOOD_FRACTION, PAGE, RESULTS, conclusion, returns_table, stage_text
+from control.reports.stages import GOOD_FRACTION, PAGE, RESULTS, TEACHER, conclusion, returns_table, stage_text
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
@@ -58,7 +58,7 @@ from models.settings import SettingError, rename_setting
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
-TEACHER, REWARD = "teacher.ckpt", "reward.safetensors"
+REWARD = "reward.safetensors"
 _TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
 _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
 # Steps of an environment per second below which it is slow: a teacher of continuous actions is SAC, and agents of the

@@ -132,8 +132,8 @@ def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "
 GRID_POINTS = 200
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
 CURVES_NOTE = (
-    "line: mean over seeds, or a seed if there are fewer than three, as a centred moving average over 2 % of the "
-    "points; band: 95 % bootstrap interval of the mean; dashed: interquartile mean; thin: single seeds"
+    "line: mean over seeds, as a centred moving average over 2 % of the points; band: 95 % bootstrap interval of the "
+    "mean of three seeds or more; dashed: interquartile mean; thin: single seeds"
 )
 
 
@@ -162,18 +162,16 @@ def smooth(values: Array) -> Array:
 
 def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:
     """Draw the ``curves [N, G]`` of N seeds over ``x [G]``: their mean, its 95 % band, and the interquartile mean as a
-    dashed line. ``with_seeds`` adds thin lines of the seeds. Fewer than three seeds have a line each instead."""
+    dashed line. ``with_seeds`` adds thin lines of the seeds, which two seeds have instead of band and dashed line."""
     if not len(x):
         return
     marker = "o" if len(x) == 1 else None  # a line through one point cannot be seen
-    if len(curves) < MIN_RUNS:
-        first_line, *_ = axis.plot(x, curves.T, color=colour, linewidth=1.2, marker=marker)
-        first_line.set_label(label)  # one entry in the legend
-        return
     axis.plot(x, curves.mean(0), color=colour, linewidth=1.6, marker=marker, label=label)
-    axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
-    if with_seeds:
+    if with_seeds or len(curves) == 2:
         axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
+    if len(curves) < MIN_RUNS:
+        return
+    axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
     # A bootstrap at each of many thousand points would need gigabytes.
     points = np.linspace(0, len(x) - 1, min(len(x), GRID_POINTS)).round().astype(int)
     bounds = interval(curves[:, points])

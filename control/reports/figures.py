@@ -29,6 +29,7 @@ warnings.filterwarnings("ignore", "Glyph .* missing from font")
 FORMATS = ("png", "pdf", "svg")
 THEMES = ("light", "dark")
 WIDTH = 7.0  # inches across a page, about 180 mm
+NARROW = 3.6  # inches across a telephone
 DPI = 200
 
 # Colours by their place in the cycle of the theme, which matplotlib resolves when it draws.
@@ -55,20 +56,22 @@ _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line 
 @dataclass(frozen=True)
 class FigureStyle:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
-    logarithmic axis of returns."""
+    logarithmic axis of returns. With ``narrow``, a second SVG ``STEM_narrow.svg`` has all panels in one column, for
+    telephones."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
     log: bool = False
+    narrow: bool = False
 
     def path(self, folder: Path, stem: str) -> Path:
         """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix."""
         return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
 
     def with_svg(self) -> "FigureStyle":
-        """Return the style of a figure that is also written as SVG, for pages in HTML."""
+        """Return the style of a figure that is also written as SVG, wide and narrow, for pages in HTML."""
         formats = dict.fromkeys([*(self.formats or ("png",)), "svg"])  # each once
-        return replace(self, formats=tuple(formats))
+        return replace(self, formats=tuple(formats), narrow=True)
 
 
 DEFAULT_STYLE = FigureStyle()
@@ -170,6 +173,11 @@ def figure_files(target: Path, style: FigureStyle) -> list[Path]:
     return [target.with_suffix(f".{name}") for name in style.formats or (target.suffix[1:].lower(),)]
 
 
+def narrow_file(target: Path) -> Path:
+    """Return the file of the narrow drawing of a figure (`FigureStyle`)."""
+    return target.with_name(f"{target.stem}_narrow.svg")
+
+
 @contextlib.contextmanager
 def figure_panels(
     target: Path,
@@ -210,6 +218,23 @@ def figure_panels(
             file_format = path.suffix[1:]
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=file_format, metadata=metadata[file_format])
+        if style.narrow:
+            _stack(figure, axes, size[1])
+            _frame(figure, axes, title, note)
+            figure.draw_without_rendering()  # the layout needs two passes for so different a size
+            with replacing(narrow_file(target)) as temporary:
+                figure.savefig(temporary, format="svg", metadata=metadata["svg"])
+
+
+def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:
+    """Move the panels of a figure, whose rows have this ``height`` in inches together, into one narrow column."""
+    ratios = axes[0].get_gridspec().get_height_ratios()
+    heights = [height * ratios[axis.get_subplotspec().rowspan.start] / sum(ratios) for axis in axes]
+    for number, place in enumerate(figure.add_gridspec(len(axes), height_ratios=heights)):
+        axes[number].set_subplotspec(place)
+    for artist in [*figure.legends, *figure.texts[1:]]:  # of `_frame`, which changes the first text, the title
+        artist.remove()
+    figure.set_size_inches(NARROW, sum(heights))
 
 
 def set_title(axis: Any, words: str, width: float) -> None:
@@ -236,10 +261,13 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     column_letters = max(map(len, handles), default=0) + _HANDLE_LETTERS
-    columns = max(1, int(_LEGEND_LETTERS * width) // column_letters)
+    letters = int(_LEGEND_LETTERS * width)  # of a line of the legend
+    columns = max(1, letters // column_letters)
+    labels = [textwrap.fill(label, letters - _HANDLE_LETTERS) for label in handles]
+    legend_lines = math.ceil(sum(len(label.splitlines()) for label in labels) / columns)
     # Heights in inches, with space around the text.
     title_height = 0.04 + _TITLE_LINE * len(title.splitlines())
-    legend_height = 0.04 + _LEGEND_LINE * math.ceil(len(handles) / columns)
+    legend_height = 0.04 + _LEGEND_LINE * legend_lines
     note_height = 0.04 + _NOTE_LINE * len(note.splitlines())
     height = panel_height + title_height + legend_height + note_height
     figure.set_size_inches(width, height)
@@ -247,7 +275,7 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
     figure.suptitle(title, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
     if handles:
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1 - title_height / height)}
-        figure.legend(list(handles.values()), list(handles), ncols=columns, borderaxespad=0.2, **place)
+        figure.legend(list(handles.values()), labels, ncols=columns, borderaxespad=0.2, **place)
     figure.text(0.05 / width, 0.03 / height, note, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 

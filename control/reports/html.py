@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from control.films.encoding import poster
 from control.reports.figures import CYCLES, GREY, INK, INKS, PAPER, RULES
 from control.storage.versions import versions
 
@@ -19,11 +20,13 @@ _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
 
 
 class Picture(NamedTuple):
-    """A figure as a URL, with a description ``alt`` and a ``title``, which may be empty."""
+    """A figure as a URL, with a description ``alt``. The ``title`` may be empty, and so may the URL of the ``narrow``
+    drawing for telephones."""
 
     url: str
     alt: str
     title: str = ""
+    narrow: str = ""
 
 
 def render_page(template: str, title: str, description: str, **values: Any) -> str:
@@ -47,6 +50,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["data_url"] = data_url
+    environment.filters["poster"] = lambda film: base64.b64encode(poster(film)).decode()
     environment.filters["with_code"] = _with_code
     # Words with hyphens, such as flags, move to the next line as a whole.
     environment.filters["words"] = lambda text: Markup(re.sub(r"(\S+)", r"<span>\1</span>", str(escape(text))))

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.figures import COLOURS, DEFAULT_STYLE, GREY, WIDTH, figure_panels, rows, set_row_labels
+from control.reports.figures import (
+    COLOURS,
+    DEFAULT_STYLE,
+    GREY,
+    WIDTH,
+    figure_panels,
+    narrow_file,
+    rows,
+    set_row_labels,
+)
 from control.reports.html import Picture, data_url, render_page
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.reports.tables import Table
@@ -33,7 +42,8 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     if "exam" in results:
         _draw(folder / FIGURE, results)
         alt = "Returns of random play, a constant action, the teacher, its clone and new agents; the numbers follow"
-        drawing = Picture(data_url((folder / FIGURE).with_suffix(".svg")), alt)
+        wide, narrow = (folder / FIGURE).with_suffix(".svg"), narrow_file(folder / FIGURE)
+        drawing = Picture(data_url(wide), alt, narrow=data_url(narrow))
     is_good = not any(result.get("failed") for result in results.values())
     env_id = IDS.get(game, game)
     page = render_page(

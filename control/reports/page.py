@@ -5,15 +5,16 @@ template is ``page.html.j2``.
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from control.cli.colour import print_wrapped
 from control.cli.help import SOURCES
 from control.cli.options import flags_for_values
 from control.cli.words import command_line
 from control.reports import tables, tags
-from control.reports.figures import FigureStyle, check_writable, output_file
+from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
 from control.reports.plot import distinct_labels, draw, figure_of, file_stem
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
@@ -25,6 +26,7 @@ from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
+_MAX_NAMED = 4  # groups that the conclusion names one by one
 _FIGURES = {"": "", "losses": "Losses", "scores": "Scores of the seeds"}  # their titles, by the end of the file's name
 _PICTURES = {
     "behaviour": "States and rewards in training, beside the real environment",
@@ -73,6 +75,7 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
         _title(groups),
         _description(groups),
         conclusion=_conclusion(groups),
+        learn_pages=_learn_pages(folders, target),
         results=_results_table(groups) if len(groups) > 1 else None,
         held_out=_held_out_table(folders),
         notes=_notes(groups),
@@ -109,7 +112,7 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     steps = f"{group.steps} steps"
     if group.is_search:
         steps += f" of all agents, {group.real_steps} real steps"
-    return f"{seeds}, {steps}, experiment {group.names[:2][-1]}"
+    return f"{seeds}, {steps}, {group.duration} of training and tests, experiment {group.names[:2][-1]}"
 
 
 def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
@@ -129,21 +132,35 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
             if sentence := folder.scores.get("verdict"):
                 sentences.append(sentence if len(judged) == 1 else f"{group.label}: {sentence}")
                 verdicts |= set() if folder.scores["passed"] else {"failed"}
-    if "failed" in verdicts or verdicts == {"not solved"}:
+    unfinished = [text for group in groups for text in group.unfinished]
+    if unfinished:
+        sentences.append(f"Interrupted, or still running: {'; '.join(unfinished)}.")
+    if "failed" in verdicts or (verdicts == {"not solved"} and not unfinished):
         return sentences, False
     return sentences, True if verdicts == {"solved"} else None
 
 
 def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
-    """Return sentences about several groups: which of them solve the environment, and the best of them."""
-    sentences = []
+    """Return sentences about several groups: which of them solve the environment, and their returns, the best first. Of
+    many groups, only the best is named."""
+    ranked = sorted(groups, key=lambda group: group.result["mean"], reverse=True)
+    has_few = len(groups) <= _MAX_NAMED
+    parts = []
     for verdict in ("solved", "not solved"):
-        labels = [group.label for group in groups if group.verdict == verdict]
+        labels = [group.label for group in ranked if group.verdict == verdict]
         if labels:
-            sentences.append(f"{verdict.capitalize()}: {', '.join(labels)}.")
-    best = max(groups, key=lambda group: group.result["mean"])
-    end = number_text(best.result["mean"])
-    return [*sentences, f"Highest return at the end of training: {end} of {best.label}."]
+            parts.append(f"{verdict} by {', '.join(labels) if has_few else f'{len(labels)} of {len(groups)}'}")
+    results = [f"{number_text(group.result['mean'])} of {group.label}" for group in ranked]
+    heading = "Returns at the end of training" if has_few else "Highest return at the end of training"
+    verdicts = "; ".join(parts)
+    sentences = [f"{verdicts[0].upper()}{verdicts[1:]}."] if parts else []
+    return [*sentences, f"{heading}: {', '.join(results if has_few else results[:1])}."]
+
+
+def _learn_pages(folders: Iterable[RunFolder], target: Path) -> list[str]:
+    """Return the addresses of the pages of `--learn`, from the page ``target``, whose teachers the runs trained."""
+    pages = dict.fromkeys(folder.learn_page for folder in folders)
+    return [quote(os.path.relpath(page, target.absolute().parent)) for page in pages if page and page.is_file()]
 
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
@@ -181,6 +198,7 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         "best": number_text(group.best),
         "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,
+        "time": group.duration,
     }
 
 
@@ -210,10 +228,10 @@ def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:
         return []
     pictures = []
     with tempfile.TemporaryDirectory() as folder:
-        for file in draw(figure, Path(folder, "figure.svg"), FigureStyle()):
+        for file in draw(figure, Path(folder, "figure.svg"), FigureStyle(narrow=True)):
             title = _FIGURES[file.stem.removeprefix("figure").removeprefix("_")]
             alt = f"{title or 'Curves'} of {_title(groups)}. The tables have the numbers"
-            pictures.append(Picture(data_url(file), alt, title))
+            pictures.append(Picture(data_url(file), alt, title, data_url(narrow_file(file))))
     return pictures
 
 
@@ -224,7 +242,8 @@ def _pictures(folder: RunFolder) -> Iterator[Picture]:
         titles["curve"] = "Losses of the fit"
     for stem, title in titles.items():
         if path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
-            yield Picture(data_url(path), title, title)
+            narrow = folder.file(f"{stem}_narrow.svg")
+            yield Picture(data_url(path), title, title, data_url(narrow) if narrow else "")
 
 
 def _settings_tables(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table | None]:

@@ -6,7 +6,7 @@ this number, or the difference of this number, then called a potential, between 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     font_size = 9 * cell_size
     note = "arrows: best moves under the learned reward, grey if they are not best under the real reward"
     note += f"; numbers: {quantity}"
+    style = replace(style, narrow=False)  # the numbers would overlap
     with figure_panels(path, [[0]], (WIDTH, cell_size * rows + 0.1), style, title=title, note=note) as (axis,):
         image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.uses_symexp else None)
         for cell, kind in enumerate(kinds):

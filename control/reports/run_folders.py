@@ -11,14 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from control.cli.colour import warning
 from control.cli.files import read_json, read_mapping
 from control.cli.parse import parse
+from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word
-from control.reports import tables, tags
+from control.reports import stages, tables, tags
 from control.reports.curves import is_episode_return, solved_return
 from control.reports.runs import Group
 from control.reports.tables import number_text
@@ -26,6 +28,7 @@ from models.settings import UserError
 
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
+_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 
 IQM = "IQM [95 % interval]"
 # Numbers of a held-out evaluation: their headings and the functions that format them.
@@ -130,6 +133,23 @@ class RunFolder:
         # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
         text = path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]
         return f"{kinds[kind]}: {text}"
+
+    @property
+    def learn_page(self) -> Path | None:
+        """Page of `--learn` if this run, in GAME/teacher/PPO/seed_N/version_K of its folder, trained the teacher."""
+        folder = Path(os.path.abspath(self.path / "../../../../.."))
+        return folder / stages.PAGE if (folder / stages.TEACHER).is_file() else None
+
+    def is_unfinished(self, epochs: int, steps: int) -> bool:
+        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
+        settings. A run that may end early because of its returns counts as finished."""
+        settings = self.settings
+        if settings is None or settings.run.target_return is not None or self.learn_page is not None:
+            return False
+        if getattr(settings.proxy, "quit_when_solved", False) or getattr(settings.agent, "target_running_mean", None):
+            return False
+        limits = (settings.epochs, epochs), (settings.total_steps, steps)
+        return all(limit is None or number < limit for limit, number in limits)
 
 
 @dataclass
@@ -250,6 +270,25 @@ class ReportGroup(Group):
         if verdict:
             result = f"{verdict} ({self.solved:g} or more): {result}"
         return verdict, [f"{result[0].upper()}{result[1:]}.", *details]
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Names of the runs that were interrupted or continue, with their epochs."""
+        texts = []
+        for folder in self.folders:
+            columns = next(run.columns for run in self.runs if run.source.parent == folder.path)
+            epochs, steps = int(columns["epoch"].max()), int(columns["env_steps"].max())
+            if folder.is_unfinished(epochs, steps):
+                texts.append(f"{self.label}, {folder.name} ({epochs:,} epochs)")
+        return texts
+
+    @property
+    def duration(self) -> str:
+        """Time of training and tests of all runs together, as text; ``-`` if it was not logged."""
+        # Seeds in one folder train side by side, and have the same times.
+        columns = {run.source: run.columns for run in self.runs}.values()
+        seconds = sum(float(np.nansum(run[tag])) for run in columns for tag in _TIMES if tag in run)
+        return time_in_words(seconds) if seconds else "-"
 
     @property
     def steps(self) -> str:
