@@ -1,6 +1,7 @@
 """Tags of measurements and their page, and events for TensorBoard."""
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,18 @@ def test_histograms_leave_out_nan(tmp_path: Path) -> None:
     assert events.Tags()["histograms"] == ["weights"]
     (weights,) = events.Histograms("weights")
     assert weights.step == 8 and weights.histogram_value.num == 2 and weights.histogram_value.sum == 4
+
+
+def test_events_of_a_resumed_run_follow_after_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    today = time.time()
+    for now, steps in ((today, range(1, 6)), (today - 86_400, range(4, 8))):  # resumed after the third step
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        board = Board(tmp_path, 3 if steps[0] == 4 else 0)
+        for step in steps:
+            board.add_scalars({"x/y": now}, step)
+        board.writer.close()
+    points = load_events(tmp_path).Scalars("x/y")
+    assert [point.step for point in points] == [1, 2, 3, 4, 5, 6, 7]
+    assert points[3].value == points[-1].value != points[2].value

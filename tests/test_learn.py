@@ -122,6 +122,9 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     assert trainer.main(words) == 0 and "nothing is left to do" in capsys.readouterr().out
     assert trainer.main([*words, "--race_agents", "3"]) == 2
     assert "race_agents is 3, but the run to resume has 2" in capsys.readouterr().err
+    for damaged in ('{"settings": {', "[1, 2]", "5", '{"probe": {}}'):
+        (folder / learn.RESULTS).write_text(damaged)
+        assert trainer.main(words) == 2 and "cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("one_learner")

@@ -25,7 +25,11 @@ def write(path: str | Path, tensors: Tensors, header: Header) -> None:
     format_number = 2 if "command" in tensors else 1  # readers of format 1 know no commands
     content = FORMATS[Path(path).suffix]({"format": format_number, **header}, tensors)
     with open(path, "xb") as file:  # fails if it exists
-        file.write(content)
+        try:
+            file.write(content)
+        except OSError:
+            Path(path).unlink()  # a part of a policy
+            raise
 
 
 def _javascript(header: Header, tensors: Tensors) -> bytes:

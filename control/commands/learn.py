@@ -24,6 +24,7 @@ from torch import Tensor
 
 from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_over_bar
+from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, progress, time_in_words, watch_part
@@ -167,9 +168,7 @@ class Learned:
     @property
     def results(self) -> dict[str, Any]:
         """The results of all stages by name, the content of ``exam.json``."""
-        stages = dict(read_json(self.folder / RESULTS))
-        del stages["settings"]
-        return stages
+        return _read_results(self.folder / RESULTS)[1]
 
     @property
     def sentence(self) -> str:
@@ -228,14 +227,25 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     with run_dir.locked(folder):
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
-            results = dict(read_json(folder / RESULTS))
-            saved = {name: value for name, value in results.pop("settings").items() if name not in ("learn", "only")}
+            saved, results = _read_results(folder / RESULTS)
+            saved = {name: value for name, value in saved.items() if name not in ("learn", "only")}
             check_unchanged(settings.explicit_names & saved.keys(), saved, vars(settings.subcommand))
             settings = settings.replace(**saved)
         task = Task(settings, folder, spaces, results)
         if verbose:
             print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
+
+
+def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings in ``exam.json``, and the results of the stages by name. Raises SettingError if the file is
+    damaged."""
+    try:
+        stages = dict(read_json(path))
+        return dict(stages.pop("settings")), stages
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        line = f"resume is on, but {str(path)!r} cannot be read ({one_line(error)})"
+        raise SettingError(f"{line}; allowed: the file as it was, or a new run without --resume", "resume") from error
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:

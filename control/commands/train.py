@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
@@ -289,21 +288,24 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
 def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield pairs ``(name, value)`` for the summary: the best score, with whether it solves the environment and, if it
     is not a greedy return, the best greedy return; and the last greedy return if it is below the best score."""
-    loop, num_seeds = module.loop, len(module.seeds)
+    loop = module.loop
     columns = run_dir.read_metrics(folder / "metrics.csv")  # with a row for each seed in each epoch
-    greedy = np.array(columns.get(GREEDY, [])).reshape(-1, num_seeds).mean(1)  # per epoch, NaN without evaluation
-    evaluated_epochs = np.flatnonzero(np.isfinite(greedy))
+    returns: dict[int, list[float]] = {}  # greedy ones of the seeds, by epoch
+    for epoch, value in zip(columns.get("epoch", []), columns.get(GREEDY, []), strict=False):
+        if math.isfinite(value):  # NaN: not evaluated
+            returns.setdefault(int(epoch), []).append(value)
+    greedy = {epoch: sum(values) / len(values) for epoch, values in returns.items()}
     text = f"{loop.score_name} {number_text(module.best)}"
     solved = solved_return(module.settings.run.gamename)
     if solved is not None and "return" in loop.score_name:
         text += f", {solved_verdict(module.best, solved)}"
-    if loop.score_tag != GREEDY and len(evaluated_epochs):
-        text += f"; best greedy return {number_text(np.nanmax(greedy))}"
+    if loop.score_tag != GREEDY and greedy:
+        text += f"; best greedy return {number_text(max(greedy.values()))}"
     yield "best", text
-    if loop.score_tag == GREEDY and len(evaluated_epochs):
-        last = evaluated_epochs[-1]
-        if greedy[last] < module.best:
-            yield "last", f"{number_text(greedy[last])} after epoch {columns['epoch'][last * num_seeds]:.0f}"
+    if loop.score_tag == GREEDY and greedy:
+        last_epoch = max(greedy)
+        if greedy[last_epoch] < module.best:
+            yield "last", f"{number_text(greedy[last_epoch])} after epoch {last_epoch}"
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
@@ -316,6 +318,8 @@ def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     if len(module.seeds) > 1:
         total = int(module.env_steps.sum())
         steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
+        if len(set(module.env_steps.tolist())) > 1:
+            steps = f"a mean of {steps}"
     plural = "" if module.epoch == 1 else "s"
     text = f"{module.epoch} {module.unit}{plural}, {steps} in {time_in_words(seconds)}"
     if seconds_after < 1:

@@ -221,7 +221,9 @@ class Search:
             problem = "no trial was evaluated"
             if self.problems:
                 problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
-            raise UserError(f"{problem}; see {self.folder}/trial_*/log.txt")
+            if list(self.folder.glob("trial_*/log.txt")):
+                problem += f"; see {self.folder}/trial_*/log.txt"
+            raise UserError(problem)
         statuses = [trial.status for trial in self.trials.values()]
         counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]  # without repetitions
         trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"

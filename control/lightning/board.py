@@ -4,6 +4,7 @@ The x axis is always the number of environment steps that the member has made.
 """
 
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Board:
     or 0. Entries of later steps, from a process that died, are purged."""
 
     def __init__(self, folder: Path, steps: int = 0):
+        if steps:
+            date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
@@ -127,3 +130,15 @@ def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, A
 def _add_value(writer: SummaryWriter, value: Summary.Value, steps: int) -> None:
     """Add a value that `SummaryWriter` has no method for."""
     writer._get_file_writer().add_summary(Summary(value=[value]), steps)
+
+
+def date_back(folder: Path) -> None:
+    """Rename event files, ``events.out.tfevents.SECONDS.REST``, so that all have a time before the next file. This is
+    necessary if the newest has the current second or, after the clock was set back, a later one: TensorBoard reads
+    files in the order of their names, and a purge affects only files read before it."""
+    now = int(time.time())
+    files = sorted(folder.glob("events.out.tfevents.*"))
+    if files and int(files[-1].name.split(".")[3]) >= now:
+        for seconds, file in enumerate(files, start=now - len(files)):  # now - 1 for the newest
+            *_, rest = file.name.split(".", 4)
+            file.rename(folder / f"events.out.tfevents.{seconds:010d}.{rest}")
