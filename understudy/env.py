@@ -161,7 +161,7 @@ def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     if wrapper := KINDS[loaded.kind].used_by:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {wrapper} for it")
-    # The names cartpole-200 and CartPole-v1 match the game cartpole too.
+    # The id without its version, in lower case: cartpole, cartpole-200 and CartPole-v1 all become cartpole.
     base_name = loaded.game.partition(",")[0]
     proxy_game = IDS.get(base_name, base_name).rpartition("-v")[0].lower()
     if (game and proxy_game != game) or (kind and loaded.kind != kind):

@@ -209,7 +209,10 @@ class MetricsFile:
         """Make the file fit the checkpoint from which the run resumes. Remove the rows of later epochs. Add the rows of
         the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
-        rows = [row for row in _read(self.path)[1] if row[1][0] <= last_epoch]
+        _, all_rows = _read(self.path)
+        rows = [
+            (cells, numbers) for cells, numbers in all_rows if numbers[0] <= last_epoch
+        ]  # numbers begin with `KEYS`
         logged_seeds = {seed for _, (epoch, _, seed, *_) in rows if epoch == last_epoch}
         self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
@@ -231,6 +234,7 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
     """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
     file does not exist."""
     names, rows = _read(path)
+    # "q" is int64, "d" is float64.
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in names}
     append_functions = [column.append for column in columns.values()]  # looked up once, because tables are long
     for _, numbers in rows:
