@@ -136,8 +136,9 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         infos: dict[str, Any] = {}
         dones = terminated | truncated
         resets = dones
-        if self._mode is AutoresetMode.NEXT_STEP:  # reset the environments whose episode ended in the step before
-            resets, self._autoreset_envs = self._autoreset_envs, dones & ~self._autoreset_envs
+        if self._mode is AutoresetMode.NEXT_STEP:
+            resets = self._autoreset_envs  # environments whose episode ended in the step before
+            self._autoreset_envs = dones & ~resets
         rows = np.flatnonzero(resets)
         if len(rows):
             if self._mode is AutoresetMode.NEXT_STEP:  # the step was only a reset

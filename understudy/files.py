@@ -253,6 +253,7 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
             return False
         if not all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers):
             return False
-        return all(np.float32(low) < np.float32(high) for low, high in bounds) and kind.fits(config, spaces)
+        are_ordered = all(np.float32(low) < np.float32(high) for low, high in bounds)  # also after rounding to float32
+        return are_ordered and kind.fits(config, spaces)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False

@@ -246,12 +246,9 @@ def _check_layers(activations: list[Any], tensors: Mapping[str, np.ndarray], com
         inputs_with_command = inputs + inputs * command_size + command_size
         # ``one_hot/4`` needs outputs in groups of four. An activation may also be a number.
         group_size = int(activation.removeprefix(ONE_HOT)) if ONE_HOT in str(activation) else 1
-        if (
-            weight.shape not in ((outputs, inputs), (outputs, inputs_with_command))
-            or bias.shape != (outputs,)
-            or gate_shapes not in ([], [(outputs, command_size), (outputs,)])
-            or outputs % group_size
-        ):
+        fits_inputs = weight.shape in ((outputs, inputs), (outputs, inputs_with_command))
+        fits_gate = gate_shapes in ([], [(outputs, command_size), (outputs,)])
+        if not (fits_inputs and bias.shape == (outputs,) and fits_gate and outputs % group_size == 0):
             raise ValueError(f"layer {i} has shapes {[weight.shape, bias.shape, *gate_shapes]}")
         inputs = outputs
     return inputs

@@ -102,7 +102,7 @@ class Program:
             else:
                 action_term = action @ self._action_weight + self._bias
             outputs = run_layers(state @ self._state_weight + action_term, self._layers, self._activation)
-            terminated = outputs[:, -1] > ENDS_ABOVE  # before NaN becomes 0
+            terminated = outputs[:, -1] > ENDS_ABOVE  # of an MDP, whose last output is done; before NaN becomes 0
             outputs = _finite(outputs)
         if self._one_step:  # a bandit with a reward network, whose only output is the reward
             return state, outputs[:, 0], np.ones(len(state), np.bool_)

@@ -218,9 +218,10 @@ def _groups(
         groups.setdefault(flag.section, []).append(flag)
 
     def rank(section: str) -> tuple[bool, bool, bool, bool]:
-        """Return the key that sorts sections; False is before True. The order is: the implementation's sections, the
-        agents' sections, the agents' subsections such as ``hyperparameters of PPO: network``, other sections. Within
-        each of these groups, sections with settings that decide about other settings, such as ``preset``, are first."""
+        """Return the key that sorts sections; False is before True. The implementation's sections are first, then
+        sections with hyperparameters of agents, then the others. In each of these groups, sections with settings that
+        decide about other settings, such as ``preset``, are first. Subsections, such as ``hyperparameters of PPO:
+        network``, are last."""
         is_family = any(flag.owner is family(implementation).config for flag in groups[section])
         is_agent = section.startswith("hyperparameters")
         chooses = any(flag.meta["chooses"] for flag in groups[section])

@@ -182,7 +182,8 @@ def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
     """
     agent_choice = {"agent": as_word(words["agent"])} if "agent" in words else {}
     agent = agents_of("RN", as_word(words.get("gamename", [])), agent_choice)
-    name, value = ("count_bonus", "0.1") if family(agent).package.endswith(".tabular") else ("intrinsic", "icm")
+    is_tabular = family(agent).package.endswith(".tabular")
+    name, value = ("count_bonus", "0.1") if is_tabular else ("intrinsic", "icm")
     added_words = {"implementation": [agent]}
     if name not in words:
         added_words[name] = [value]
@@ -198,8 +199,8 @@ class _Choices(NamedTuple):
     valid_flags: Mapping[str, Flag]  # the settings by name, with defaults for these choices
     implementation: str
     families: Sequence[str] = ()  # of agents, whose aliases are valid (`families_of`)
-    # Default settings. None exactly with ``--eval_agent``: its settings are in the checkpoint, and `valid_flags` are of
-    # all implementations.
+    # Default settings. None if the command is ``--eval_agent``, and only then: its settings are in the checkpoint, and
+    # `valid_flags` are of all implementations.
     defaults: Settings | None = None
 
     def uses(self, flag: Flag) -> bool:

@@ -155,12 +155,14 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     """Return the settings for ``values``, a mapping from names or aliases of settings to values. Missing settings have
     their defaults. If ``values`` have the flag of a command, such as ``plot``, the result has the settings of this
     command too. Raises SettingError for unknown names and wrong values."""
+    # Names of implementation, game and agents are translated first, because these decide which other aliases exist.
     values, _ = translate(values, (), _DECIDING)
     defaults = defaults_for(values)
     setting_names = set(shared_settings(defaults.agent))  # names for several families of agents, such as ``lr``
     for config in defaults.configs:
         setting_names |= kinds(type(config)).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
+    # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return settings_with(defaults, defaults.checked(values))
 

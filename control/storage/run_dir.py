@@ -210,9 +210,8 @@ class MetricsFile:
         the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
         _, all_rows = _read(self.path)
-        rows = [
-            (cells, numbers) for cells, numbers in all_rows if numbers[0] <= last_epoch
-        ]  # numbers begin with `KEYS`
+        # The numbers of a row begin with `KEYS`, the first of which is the epoch.
+        rows = [(cells, numbers) for cells, numbers in all_rows if numbers[0] <= last_epoch]
         logged_seeds = {seed for _, (epoch, _, seed, *_) in rows if epoch == last_epoch}
         self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
@@ -270,7 +269,7 @@ def _lines(path: Path) -> Iterator[Row]:
                 place = f"line {line_number}: "
                 if len(cells) != len(columns):
                     raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
-                keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
+                keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # raises OverflowError beyond 64 bits
                 values = [float(cell or math.nan) for cell in cells[len(KEYS) :]]
                 yield cells, [*keys, *values]
     except (OSError, ValueError, OverflowError, csv.Error) as error:
