@@ -136,8 +136,9 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         infos: dict[str, Any] = {}
         dones = terminated | truncated
         resets = dones
-        if self._mode is AutoresetMode.NEXT_STEP:  # reset the environments whose episode ended in the step before
-            resets, self._autoreset_envs = self._autoreset_envs, dones & ~self._autoreset_envs
+        if self._mode is AutoresetMode.NEXT_STEP:
+            resets = self._autoreset_envs  # environments whose episode ended in the step before
+            self._autoreset_envs = dones & ~resets
         rows = np.flatnonzero(resets)
         if len(rows):
             if self._mode is AutoresetMode.NEXT_STEP:  # the step was only a reset
@@ -161,7 +162,7 @@ def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     if wrapper := KINDS[loaded.kind].used_by:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {wrapper} for it")
-    # The names cartpole-200 and CartPole-v1 match the game cartpole too.
+    # The id without its version, in lower case: cartpole, cartpole-200 and CartPole-v1 all become cartpole.
     base_name = loaded.game.partition(",")[0]
     proxy_game = IDS.get(base_name, base_name).rpartition("-v")[0].lower()
     if (game and proxy_game != game) or (kind and loaded.kind != kind):

@@ -119,15 +119,15 @@ def save(
             file.write(safetensors_numpy.save(layers, metadata))
             file.flush()
             os.fsync(file.fileno())
-        _read(temporary, label=path)
+        _read(temporary, label=path)  # raises ProxyError if `load` would refuse the file
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def refused(path: Path, fault: str, allowed: str) -> ProxyError:
-    """Return the error about the file at ``path``, as one line with its ``fault``, which may end with a question
-    (`nearest`), and the ``allowed`` files."""
+    """Return the error about the file at ``path``: one line with its ``fault`` and, after it, what is ``allowed``. The
+    fault may end with a question (`nearest`)."""
     separator = " Allowed" if fault.endswith("?") else "; allowed"
     return ProxyError(f"proxy {str(path)!r}: {fault}{separator}: {allowed}")
 
@@ -235,7 +235,8 @@ def _check(path: Path, header: Any, tensor_specs: Mapping[str, tuple[str, list[i
 
 
 def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
-    """Return whether the ``spaces`` of a file describe a real environment, with the entries that the kind needs."""
+    """Return whether the ``spaces`` of a file are complete and in range: the size of an observation, the actions, the
+    time limit, the maximum return, and the entries that the kind needs."""
     try:
         (size,), limit, max_return = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
         actions = spaces["actions"]
@@ -252,6 +253,7 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
             return False
         if not all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers):
             return False
-        return all(np.float32(low) < np.float32(high) for low, high in bounds) and kind.fits(config, spaces)
+        are_ordered = all(np.float32(low) < np.float32(high) for low, high in bounds)  # also after rounding to float32
+        return are_ordered and kind.fits(config, spaces)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False

@@ -141,7 +141,8 @@ def _environment_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
         networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
     else:
         networks = {"target": (size, action_size)} if has_target else {"reward": (inputs, 1)}
-    if config["learned_reset"] if is_mdp else config["first_states"] == "latent":
+    has_initial_network = config["learned_reset"] if is_mdp else config["first_states"] == "latent"
+    if has_initial_network:
         networks["initial"] = (config["latent_size"] or size, size)
     shapes = layer_shapes(networks, config)
     if has_target:
@@ -175,8 +176,8 @@ def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
 
 
 def _reward_fits(config: Json, spaces: Json) -> bool:
-    """Return whether ``info`` has valid names, with at least one if the mode reads info, and whether center and spread
-    of inputs have the size of an observation."""
+    """Return whether the names in ``spaces["info"]`` are valid, with at least one if the mode reads info, and whether
+    center and spread of inputs, unless they are empty, have the size of an observation."""
     info, (size,) = spaces["info"], spaces["obs_shape"]
     input_scales = [config[name] for name in ("rn_input_center", "rn_input_spread") if config[name]]
     valid_names = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)

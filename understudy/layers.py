@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
     """Join networks of equal depth, which have the same inputs, into one wide network, so that a step takes one matrix
-    product per layer."""
+    product per layer. ``names`` are the networks' names in ``tensors``, such as ``state`` for ``state.0.weight``."""
     layers: Layers = []
     while f"{names[0]}.{len(layers)}.weight" in tensors:
         weights = [tensors[f"{name}.{len(layers)}.weight"].T for name in names]

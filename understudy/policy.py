@@ -60,12 +60,12 @@ class Policy:
 
     def __init__(self, path: str | Path):
         try:
-            self.path = fetch(path, AGENT) or Path(path)
+            self.path = fetch(path, AGENT) or Path(path)  # `fetch` returns None unless ``path`` begins with hf://
         except ProxyError as error:
             raise PolicyError(str(error)) from error
         header, tensors = _read(self.path)
         self.game, self.implementation = header["game"], header["implementation"]
-        self._actions, self._cells, self._head = header["actions"], header["cells"], header["head"]
+        self._actions, self._has_cells, self._head = header["actions"], header["cells"], header["head"]
         self._activations = header["activations"]
         self._layers: list[list[np.ndarray]] = []  # weight and bias of each layer, then of its gate if it has one
         for i in range(len(self._activations) + 1):
@@ -74,8 +74,8 @@ class Policy:
         self._mean, self._scale = tensors.get("mean"), tensors.get("scale")
         self.obs_size = self._layers[0][0].shape[0]
         self.command_names = tuple(header.get("command", ()))
-        self._command = tensors.get("command", np.zeros((len(COMMAND_ROWS), 0), np.float32))
-        self.command = self._command[0]
+        self._command_table = tensors.get("command", np.zeros((len(COMMAND_ROWS), 0), np.float32))
+        self.command = self._command_table[0]  # the row ``start``
 
     def __call__(self, observation: Any, command: Any = None) -> Any:
         """Choose the greedy action for one observation, or for each of N observations.
@@ -98,7 +98,7 @@ class Policy:
         :param reward: Reward of the step, a number or ``[N]``.
         :return: The command after the step, ``[C]`` or ``[N, C]``.
         """
-        _, per_step, per_reward, low, high, *_ = self._command  # the rows `COMMAND_ROWS`
+        _, per_step, per_reward, low, high, *_ = self._command_table  # the rows `COMMAND_ROWS`
         fall = per_step + per_reward * np.asarray(reward, np.float32)[..., None]
         return (self._commands(command) - fall).clip(low, high)
 
@@ -114,7 +114,7 @@ class Policy:
         :return: The actions, and None.
         :raises PolicyError: The agent has a command that changes in an episode.
         """
-        if self._command[1:3].any():  # fall per step, fall per reward
+        if self._command_table[1:3].any():  # fall per step, fall per reward
             allowed = "policy(observation, command), and policy.advance(command, reward) after each step"
             raise PolicyError(f"predict knows no rewards, by which the command of {self} falls; allowed: {allowed}")
         return self(observation), None
@@ -130,19 +130,23 @@ class Policy:
         return values
 
     def _parse_observation(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return observations ``[N, O]`` float32, and whether ``observation`` is a single one, without the axis N."""
+        """Return observations ``[N, O]`` float32, and whether ``observation`` is a single one, without the axis N. If
+        observations are one-hot cells, an integer or integers ``[N]`` are indices of cells. But integers ``[O]`` that
+        are 0, except for a single 1, are one observation. Raises PolicyError for other shapes and values."""
         allowed = f"allowed: [{self.obs_size}] or [N, {self.obs_size}]"
-        if self._cells:
+        if self._has_cells:
             allowed += f", or integers from 0 to {self.obs_size - 1}"
         try:
             values = np.asarray(observation)
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, an error below
                 rows = np.atleast_2d(values).astype(np.float32)
         except (TypeError, ValueError) as error:
             raise PolicyError(f"an observation is no array of numbers ({error}); {allowed}") from error
         is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
-        if self._cells and np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot:
-            indices = np.atleast_1d(values)  # of cells
+        are_integers = np.issubdtype(values.dtype, np.integer) and values.ndim < 2
+        are_cells = self._has_cells and are_integers and not is_one_hot
+        if are_cells:
+            indices = np.atleast_1d(values)
             if ((indices < 0) | (indices >= self.obs_size)).any():
                 raise PolicyError(f"a cell is {observation}; {allowed}")
             return np.eye(self.obs_size, dtype=np.float32)[indices], values.ndim == 0
@@ -157,7 +161,7 @@ class Policy:
         """Return the actions of observations ``[N, O]`` for commands ``[N, C]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
-        *_, center, scale = self._command  # the last two of `COMMAND_ROWS`
+        *_, center, scale = self._command_table  # the last two of `COMMAND_ROWS`
         command = (command - center) * scale
         activations = [*self._activations, 1]  # the last layer has none: the slope 1 is the identity
         for (weight, bias, *gate), activation in zip(self._layers, activations, strict=True):
@@ -205,11 +209,12 @@ def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
             raise ValueError(f"its {name} is no text")
     if header["head"] not in HEADS or not isinstance(header["cells"], bool):
         raise ValueError(f"its head is {header['head']!r}, cells {header['cells']!r}")
-    obs_size, names = tensors["layers.0.weight"].shape[1], header.get("command", [])
-    table = tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).shape
-    if table != (len(COMMAND_ROWS), len(names)) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"its command is {names!r} with the shape {table}")
-    num_outputs = _check_layers(header["activations"], tensors, len(names))
+    obs_size, command_names = tensors["layers.0.weight"].shape[1], header.get("command", [])
+    table_shape = tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).shape
+    expected_shape = (len(COMMAND_ROWS), len(command_names))
+    if table_shape != expected_shape or not all(isinstance(name, str) for name in command_names):
+        raise ValueError(f"its command is {command_names!r} with the shape {table_shape}")
+    num_outputs = _check_layers(header["activations"], tensors, len(command_names))
     actions = header["actions"]
     if header["head"] == "argmax":
         num_actions = actions["n"]
@@ -221,8 +226,9 @@ def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
         num_actions = len(low)
     if num_actions != num_outputs:
         raise ValueError(f"it has {num_outputs} outputs for {num_actions} actions")
-    if ("mean" in tensors or "scale" in tensors) and not tensors["mean"].shape == tensors["scale"].shape == (obs_size,):
-        raise ValueError("its mean and scale have other shapes than an observation")
+    if "mean" in tensors or "scale" in tensors:  # a KeyError names the missing one
+        if not tensors["mean"].shape == tensors["scale"].shape == (obs_size,):
+            raise ValueError("its mean and scale have other shapes than an observation")
     for name, values in tensors.items():
         if values.dtype != np.float32 or not np.isfinite(values).all():
             raise ValueError(f"tensor {name} holds other numbers than finite float32")
@@ -238,13 +244,11 @@ def _check_layers(activations: list[Any], tensors: Mapping[str, np.ndarray], com
         outputs = len(bias)
         # Inputs, their products with each number of the command, and the command.
         inputs_with_command = inputs + inputs * command_size + command_size
+        # ``one_hot/4`` needs outputs in groups of four. An activation may also be a number.
         group_size = int(activation.removeprefix(ONE_HOT)) if ONE_HOT in str(activation) else 1
-        if (
-            weight.shape not in ((outputs, inputs), (outputs, inputs_with_command))
-            or bias.shape != (outputs,)
-            or gate_shapes not in ([], [(outputs, command_size), (outputs,)])
-            or outputs % group_size
-        ):
+        fits_inputs = weight.shape in ((outputs, inputs), (outputs, inputs_with_command))
+        fits_gate = gate_shapes in ([], [(outputs, command_size), (outputs,)])
+        if not (fits_inputs and bias.shape == (outputs,) and fits_gate and outputs % group_size == 0):
             raise ValueError(f"layer {i} has shapes {[weight.shape, bias.shape, *gate_shapes]}")
         inputs = outputs
     return inputs

@@ -102,7 +102,7 @@ class Program:
             else:
                 action_term = action @ self._action_weight + self._bias
             outputs = run_layers(state @ self._state_weight + action_term, self._layers, self._activation)
-            terminated = outputs[:, -1] > ENDS_ABOVE  # before NaN becomes 0
+            terminated = outputs[:, -1] > ENDS_ABOVE  # of an MDP, whose last output is done; before NaN becomes 0
             outputs = _finite(outputs)
         if self._one_step:  # a bandit with a reward network, whose only output is the reward
             return state, outputs[:, 0], np.ones(len(state), np.bool_)
@@ -113,7 +113,7 @@ class Program:
         (weight, bias), *layers = join_networks(proxy.tensors, ["initial"])
 
         def starts(seeds: np.ndarray) -> np.ndarray:
-            hidden = normal(seeds, len(weight)).astype(np.float32) @ weight + bias
+            hidden = normal(seeds, len(weight)).astype(np.float32) @ weight + bias  # ``weight`` is [in, out]
             return run_layers(hidden, layers, self._activation)
 
         return starts
@@ -163,7 +163,9 @@ class Episodes:
 
     def __init__(self, program: Program, seeds: np.ndarray) -> None:
         self._program, self.seeds = program, seeds
-        self._first_seeds = seeds - _BLOCK  # [N], of the current block, as if one were used up before the first
+        # [N], the seeds with which the current block begins. At first there is no block. These values mean that a block
+        # has been used up, so that the first `begin` computes one.
+        self._first_seeds = seeds - _BLOCK
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
         """Start the next episode in the k environments ``rows``. Return a copy of the initial states ``[k, S]``."""
@@ -181,8 +183,8 @@ def real_starts(game: str) -> Starts:
     or an id of Gymnasium. A name may have parameters after a comma. The observations equal the observations in training
     (`envs.synthetic.starts_of`). Some environments have a formula here (`_FORMULAS`). For others, a reset with one of
     4,096 seeds gives the observation. Raises ProxyError if the environment cannot be made."""
-    # No parameter of an environment in `IDS` changes initial states. In other environments, only action_repeat is
-    # known not to, so the other parameters remain part of the name.
+    # Parameters that do not change initial states are removed. These are all parameters of an environment in `IDS`, and
+    # action_repeat of any other. The other parameters remain part of the name.
     game = re.sub(r",action_repeat=\d+$", "", game)
     gym_id = IDS.get(game.partition(",")[0], game)
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _reset_starts(gym_id)

@@ -92,6 +92,7 @@ class _LearnedReward:
         outputs = run_layers(first_outputs, later_layers, self._activation)[:, 0] * self._scale
         if not self._uses_symexp:
             return outputs
+        # symexp, the inverse of sign(x) log(1 + |x|), without overflow
         return np.expm1(np.minimum(np.abs(outputs), np.float32(MOST_EXPONENT))) * np.sign(outputs)
 
     def compute(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
@@ -123,7 +124,9 @@ def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, re
     info_values = np.zeros((len(stepped), len(names)))
     sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
     for mask, source in sources:
-        for column, name in enumerate(names if mask.any() else ()):
+        if not mask.any():  # ``source`` may lack the entries
+            continue
+        for column, name in enumerate(names):
             if name not in source:
                 raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
             info_values[mask, column] = np.broadcast_to(source[name], len(mask))[mask]

@@ -126,7 +126,7 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
     listed = [flag for flag in valid_flags.values() if flag.command == command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
         listed += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
-    if command == "learn":  # it names the environment itself, and chooses an implementation that suits the task
+    if command == "learn":  # the value of --learn is the environment, and it chooses an implementation for the task
         teacher = valid_flags["implementation"]
         meta = {**teacher.meta, "help": "the learning algorithm of the teacher; null: one that suits the task"}
         listed = [flag for flag in listed if flag.name != "gamename"]
@@ -153,20 +153,21 @@ def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
         f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
         f"Without brackets, all implementations have the setting, and the default is of {first}."
     )
-    is_of_some = {name: names for name, names in owners.items() if len(names) < len(implementations())}
-    notes = {name: f"of {', '.join(names)}" for name, names in is_of_some.items()}
+    num_implementations = len(implementations())
+    notes = {name: f"of {', '.join(names)}" for name, names in owners.items() if len(names) < num_implementations}
     return "\n".join([heading, *_found_entries(list(matches.values()), text, notes, ())])
 
 
 def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
-    """Return whether a setting has ``text`` in its name, topic, help text or aliases."""
+    """Return whether a setting has ``text``, in lower case, in its name, topic, help text or aliases."""
     topic = re.sub("^hyperparameters of [^:]*", "", flag.section)  # without the name of an algorithm
     return text in " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)]).lower()
 
 
 def _found_entries(matches: Sequence[Flag], text: str, notes: Mapping[str, str], families: Sequence[str]) -> list[str]:
-    """Return help entries for the settings that contain ``text``: first those with it in their names. They have no
-    references to sources, which the page does not list."""
+    """Return help entries for ``matches``, the settings that contain ``text``: the setting of this name, then settings
+    with the text in their names, then the others. References to sources are removed, because the page does not list
+    the sources."""
     ordered = sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
     found = []
     for flag in ordered:
@@ -217,8 +218,10 @@ def _groups(
         groups.setdefault(flag.section, []).append(flag)
 
     def rank(section: str) -> tuple[bool, bool, bool, bool]:
-        """Return the key that sorts sections; False is before True. Sections with settings that decide about other
-        settings, such as ``preset``, are before the others, and subsections after them."""
+        """Return the key that sorts sections; False is before True. The implementation's sections are first, then
+        sections with hyperparameters of agents, then the others. In each of these groups, sections with settings that
+        decide about other settings, such as ``preset``, are first. Subsections, such as ``hyperparameters of PPO:
+        network``, are last."""
         is_family = any(flag.owner is family(implementation).config for flag in groups[section])
         is_agent = section.startswith("hyperparameters")
         chooses = any(flag.meta["chooses"] for flag in groups[section])
@@ -249,7 +252,7 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
     """Return ``term`` and its explanation ``text`` in this column, in a new line after a long term."""
-    explanation = _wrap(text, " " * column)
+    explanation = _wrap(text, " " * column)  # each line begins with spaces, which the term replaces in the first line
     indented_term = f"  {term}"
     if len(indented_term) + 2 > column:  # no room for two spaces before the explanation
         return f"{indented_term}\n{explanation}"

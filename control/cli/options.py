@@ -91,15 +91,15 @@ def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
     """Return name -> `Flag` for settings that apply to several families of agents at once, such as ``lr`` for
-    ``DDQN_lr`` and ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the families. If
-    their defaults differ, the flag's default is None."""
+    ``DDQN_lr`` and ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the families. A
+    flag has the default of the families, or None if their defaults differ. Empty for agents of one family."""
     agent_flags = flags_of(agents, section)
     shared_flags: dict[str, Flag] = {}
-    for name, family_names in shared_settings(agents).items():
-        first = agent_flags[family_names[0]]
-        has_one_default = all(agent_flags[other].default == first.default for other in family_names)
+    for name, prefixed_names in shared_settings(agents).items():  # "lr", ("DDQN_lr", "PPO_lr")
+        first = agent_flags[prefixed_names[0]]
+        has_one_default = all(agent_flags[prefixed].default == first.default for prefixed in prefixed_names)
         default = first.default if has_one_default else None
-        meta = {**first.meta, "help": f"{' and '.join(family_names)} at once"}
+        meta = {**first.meta, "help": f"{' and '.join(prefixed_names)} at once"}
         shared_flags[name] = Flag(name, first.kind, meta, default, section)
     return shared_flags
 
@@ -182,9 +182,10 @@ def missing_parameter_error(name: str, game: str, prefix: str = "--") -> Setting
 
 
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
-    """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
-    setting, or suggests a similar name. The message begins with ``prefix``, as in `missing_parameter_error`. If
-    ``game`` is empty, parameters of games are not considered."""
+    """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has this
+    setting, that only a flag has this name, or which commands to agents exist. For any other name it suggests a similar
+    one. The message begins with ``prefix``, as in `missing_parameter_error`. If ``game`` is empty, parameters of games
+    are not considered."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
@@ -211,7 +212,8 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
         dashes = "--"
         suggestions |= {flag: flag for flag in FLAG_ONLY}
     agent, _, setting = name.partition("_")
-    is_of_agent = agent in implementations() and setting in valid_flags  # such as PPO_lr, for runs of several agents
+    # PPO_lr exists only in runs of several agents. In a run of one agent, the suggestion is lr.
+    is_of_agent = agent in implementations() and setting in valid_flags
     similar_name = setting if is_of_agent else closest(name, suggestions)
     hint = f"; did you mean '{dashes}{suggestions[similar_name]}'?" if similar_name else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")

@@ -34,7 +34,8 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {"implementation": implementation, "episodic_env": "false"}
     if "Latent" in implementation:
         settings |= _LATENT_DEFAULTS
-    # Booleans are booleans in JSON and text in YAML.
+    # The scripts use ``rollout_batch_size`` only if the switch with the misspelt name is on. Booleans are booleans in
+    # JSON and text in YAML.
     if str(entries.pop("seperate_rollout_batch_size", "")).lower() != "true":
         entries.pop("rollout_batch_size", None)
     entries.pop("save_final_params", None)  # unused by the scripts
@@ -49,7 +50,8 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pop_implementation(entries: dict[str, Any]) -> str:
     """Remove ``agent_type`` from ``entries``, and return our implementation of this agent. If the key is missing, the
-    agent follows from keys that only one script reads. Raises SettingError for an unknown agent."""
+    agent follows from keys that only one script reads. ``latent_type`` remains in ``entries``, because it is also a
+    setting of this program. Raises SettingError for an unknown agent."""
     likely_agent = "ER"
     if "latent_type" in entries:
         likely_agent = "latent_model"

@@ -41,7 +41,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         sys.exit(0)
     if names.count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
-    words = dict(pairs)
+    words = dict(pairs)  # of a repeated flag, the last words count
     if "use_tune" in words:
         words = _with_search_file(words)
     imports: list[str] = []  # such as ["a,b", "c"] for --import a,b --import c
@@ -89,22 +89,23 @@ def _settings_from_words(
 
         file_words = read_config(file)
     aliases: dict[str, str] = {}  # setting -> the name that the user typed, for messages
-    learns = as_word(flag_words.get("learn", [])).lower() not in NULL
-    if learns and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
+    game_to_learn = as_word(flag_words.get("learn", []))  # "" without the flag; "" and "null" are in `NULL`
+    if game_to_learn.lower() not in NULL and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
         flag_words = {**flag_words, "gamename": flag_words["learn"]}
         aliases["gamename"] = "learn"
     try:
         # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
         typed_words = flag_words
-        flag_words, renamed = translate(flag_words, (), FIRST)
+        flag_words, renamed = translate(flag_words, (), FIRST)  # ``renamed``: alias -> setting
         file_words, _ = translate(file_words, (), FIRST)
         # Only flags and keywords have modules imported, so that a file cannot run code.
         import_module("gamename", as_word(flag_words.get("gamename", [])))  # of a game ``module:Name-v0``
         all_words = {**file_words, **flag_words}
-        if as_word(all_words.get("implementation", [])) == "RN" and as_word(all_words.get("mode", [])) == "-1":
-            replaced, baseline = _baseline_of_rewards(all_words)
-            file_words = {name: words for name, words in file_words.items() if name not in replaced}
-            flag_words = {name: words for name, words in flag_words.items() if name not in replaced} | baseline
+        is_rn = as_word(all_words.get("implementation", [])) == "RN"
+        if is_rn and as_word(all_words.get("mode", [])) == "-1":
+            removed, added_words = _baseline_of_rewards(all_words)
+            file_words = {name: words for name, words in file_words.items() if name not in removed}
+            flag_words = {name: words for name, words in flag_words.items() if name not in removed} | added_words
         if help_words is not None:
             _print_help({**file_words, **flag_words}, help_words)
             sys.exit(0)
@@ -137,8 +138,8 @@ def _settings_from_words(
 
 
 def _in_words_of_user(error: SettingError, aliases: Mapping[str, str], file: str, file_names: set[str]) -> SettingError:
-    """Return ``error`` as the user knows the setting: by its alias, if the user typed that (``aliases``, setting ->
-    alias), and after the path of ``file``, if the setting is from there (``file_names``)."""
+    """Return ``error`` with the names that the user typed. ``aliases`` maps a setting to its typed alias. The message
+    begins with the path ``file`` if the setting is in ``file_names``, the names that only the file has."""
     line = str(error)
     if aliases:
         names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # but not a name before a dot, as in a path seed.yaml
@@ -150,11 +151,11 @@ def _in_words_of_user(error: SettingError, aliases: Mapping[str, str], file: str
 
 def _with_search_file(words: Words) -> dict[str, list[str]]:
     """Replace ``--resume FOLDER`` in a command line with ``--use_tune`` by ``--config FOLDER/search.yaml
-    --resume_search FOLDER``. If the words after ``--resume`` are no folder, return ``words`` unchanged. Raises
+    --resume_search FOLDER``. Return ``words`` unchanged if ``--use_tune`` is off, or if no folder is named. Raises
     SettingError for a folder without a search, and for flags that would change the search."""
     is_switched_on = words["use_tune"] in ([], ["true"])  # [] is the bare flag
     folder = " ".join(words.get("resume_search") or words.get("resume", []))
-    has_folder = folder.lower() not in (*NULL, "true", "false")  # otherwise ``--resume`` is a switch
+    has_folder = folder.lower() not in (*NULL, "true", "false")  # these words are values of ``--resume`` as a switch
     if not (is_switched_on and has_folder):
         return dict(words)
     file = os.path.join(folder, "search.yaml")
@@ -173,21 +174,22 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
 
 
 def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
-    """Return the names of settings to remove from a run with ``--implementation RN --mode -1``, and the words of the
-    settings that replace them, and print these. ``words`` are of all settings.
+    """Translate a run with ``--implementation RN --mode -1``, given the ``words`` of all its settings. Return the names
+    of the settings to remove, and the words of the settings to add. Print the added settings on stderr.
 
     Such a run is a baseline of Ferreira et al. 2022 without a learned reward: an agent gets the environment's reward
     plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
     """
     agent_choice = {"agent": as_word(words["agent"])} if "agent" in words else {}
     agent = agents_of("RN", as_word(words.get("gamename", [])), agent_choice)
-    name, value = ("count_bonus", "0.1") if family(agent).package.endswith(".tabular") else ("intrinsic", "icm")
-    changes = {"implementation": [agent]}
+    is_tabular = family(agent).package.endswith(".tabular")
+    name, value = ("count_bonus", "0.1") if is_tabular else ("intrinsic", "icm")
+    added_words = {"implementation": [agent]}
     if name not in words:
-        changes[name] = [value]
-    line = " ".join(f"--{name} {value}" for name, (value,) in changes.items())
+        added_words[name] = [value]
+    line = " ".join(f"--{name} {value}" for name, (value,) in added_words.items())
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
-    return {"implementation", "mode", "agent"}, changes
+    return {"implementation", "mode", "agent"}, added_words
 
 
 class _Choices(NamedTuple):
@@ -197,19 +199,22 @@ class _Choices(NamedTuple):
     valid_flags: Mapping[str, Flag]  # the settings by name, with defaults for these choices
     implementation: str
     families: Sequence[str] = ()  # of agents, whose aliases are valid (`families_of`)
-    # Default settings. None with ``--eval_agent``: its settings are in the checkpoint, and `valid_flags` are of all
-    # implementations.
+    # Default settings. None if the command is ``--eval_agent``, and only then: its settings are in the checkpoint, and
+    # `valid_flags` are of all implementations.
     defaults: Settings | None = None
 
     def uses(self, flag: Flag) -> bool:
-        """Return whether the command uses the setting of ``flag``: ``--eval_agent`` has most from the checkpoint."""
-        return self.defaults is not None or flag.section == "run" or flag.command == "eval_agent"
+        """Return whether the command uses the setting of ``flag``. ``--eval_agent`` uses only settings of the section
+        ``run`` and its special settings, because the others are in the checkpoint."""
+        evaluates_agent = self.defaults is None
+        return not evaluates_agent or flag.section == "run" or flag.command == "eval_agent"
 
 
 def _resolve_choices(words: Words) -> _Choices:
     """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. If the
-    preset is for one game, this is the default game. Aliases of games are resolved. Raises SettingError for a wrong
-    value, or if preset and game do not fit."""
+    preset is for one game, this is the default game. Aliases of games are resolved. With ``--eval_agent``, preset and
+    agents are in the checkpoint, so the result has the settings of all implementations and no defaults. Raises
+    SettingError for a wrong value, or if preset and game do not fit."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -219,8 +224,10 @@ def _resolve_choices(words: Words) -> _Choices:
     if preset_game and resolve(preset_game).base_name != game.base_name:
         line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
         raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
-    if as_word(words.get("eval_agent", [])).lower() not in NULL:
+    evaluates_agent = as_word(words.get("eval_agent", [])).lower() not in NULL  # "" without the flag is in `NULL`
+    if evaluates_agent:
         return _Choices(game.name, options.flags_of_all(game.name), implementation)
+    # The settings of this implementation on which defaults of others depend, such as ``preset``.
     deciding_settings = names_with(family(implementation).config, "chooses")
     if family(implementation).learns_from == "evolution":
         deciding_settings.add("agent")
@@ -236,7 +243,8 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
     ``help_words`` follow ``--help``."""
     from control.cli.help import help_text
 
-    if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():  # --help PPO
+    # ``--help PPO`` is short for ``--implementation PPO --help``. An ``--implementation`` in ``words`` overrides it.
+    if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():
         words, help_words = {"implementation": [canonical_names(help_words[0])], **words}, []
     # The page of ``--eval_agent`` has settings of one implementation, too.
     choices = _resolve_choices({name: value for name, value in words.items() if name != "eval_agent"})
@@ -258,12 +266,14 @@ def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _C
     ``flag_words`` have it too.
     """
     wrong = []
-    for name in ("implementation", "preset"):
+    evaluates_agent = choices.defaults is None  # its implementation and preset are in the checkpoint
+    for name in () if evaluates_agent else ("implementation", "preset"):
         flag_text, file_text = as_word(flag_words.get(name, [])), as_word(file_words.get(name, []))
-        if flag_text and file_text and flag_text != file_text and choices.defaults is not None:
+        if flag_text and file_text and flag_text != file_text:
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
     raise_all(wrong)
+    # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
     agent = None if choices.defaults is None else choices.defaults.agent
     file_words, _ = translate(
         file_words, choices.families, choices.valid_flags, lambda name: getattr(agent, name, None)
@@ -276,9 +286,9 @@ def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _C
                 line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
                 wrong.append(SettingError(f"{file}: {name} {line}", name))
     raise_all(wrong)
-    if choices.defaults is None:
+    if evaluates_agent:  # the file may be of a training run, whose settings are in the checkpoint
         unused = {flag.name for flag in choices.valid_flags.values() if not choices.uses(flag)}
-        if "gamename" in file_words or "gamename" in flag_words:
+        if "gamename" in file_words or "gamename" in flag_words:  # not the checkpoint's environment
             unused -= parameters(choices.game).keys()
         file_words = {name: words for name, words in file_words.items() if name not in unused}
     return file_words
@@ -286,10 +296,11 @@ def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _C
 
 def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
     """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
-    setting. ``typed`` and ``translated`` have the words by flag and by setting; ``renamed`` is alias -> setting."""
+    setting. ``typed`` maps a flag as the user typed it to its words, ``translated`` maps a setting to its words, and
+    ``renamed`` maps an alias to its setting."""
     alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
     for name, words in typed.items():
-        if renamed.get(name) in translated:
+        if renamed.get(name) in translated:  # false for a name that is no alias
             alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
@@ -314,7 +325,8 @@ def _read(words: Words, choices: _Choices, prefix: str) -> tuple[dict[str, Any],
                 if choices.uses(flag):
                     check_value(name, values[name], flag.kind, flag.meta)
             elif switch is not None and switch.kind.item is bool:
-                values[switch.name] = not read_value(dataclasses.replace(switch, name=name), value_words)
+                negation = dataclasses.replace(switch, name=name)  # errors name ``no_x``
+                values[switch.name] = not read_value(negation, value_words)
             elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
                 errors.append(SettingError(f"{prefix}{name} is unknown"))
             else:
@@ -323,7 +335,7 @@ def _read(words: Words, choices: _Choices, prefix: str) -> tuple[dict[str, Any],
         except SettingError as error:
             errors.append(error)
     if choices.defaults is not None and isinstance(choices.defaults.agent, Mixture):
-        values = expand_shared(choices.defaults.agent, values)
+        values = expand_shared(choices.defaults.agent, values)  # such as ``lr`` to ``DDQN_lr`` and ``PPO_lr``
     return values, errors
 
 
@@ -334,16 +346,21 @@ def _build_settings(values: Mapping[str, Any], choices: _Choices, flag_names: Co
     from envs.names import split_name, with_parameters
 
     game = choices.game
-    if choices.defaults is not None or "gamename" in values:  # otherwise they are of the checkpoint's environment
+    evaluates_agent = choices.defaults is None
+    # With ``--eval_agent`` alone, parameters are of the checkpoint's environment, which is not yet known.
+    if not evaluates_agent or "gamename" in values:
         parameter_values = {name: values[name] for name in parameters(game) if name in values}
         values = {name: value for name, value in values.items() if name not in parameter_values}
         if parameter_values:
-            # A value in the name, as in ``procmaze,grid_size=5``, counts more than one from the file, unless the name
-            # is from the file too, and less than one from a flag.
-            base_game, named = split_name(values.get("gamename", game))
-            is_named_in_file = "gamename" not in flag_names
-            later = {name: value for name, value in parameter_values.items() if is_named_in_file or name in flag_names}
-            game = with_parameters(base_game, {**parameter_values, **named, **later}).name
+            # The name may have parameters too, as in ``procmaze,grid_size=5``. If a flag gives the name, they override
+            # parameters from the file, and parameters from flags override them. Otherwise, parameters from the file and
+            # from flags override those in the name.
+            base_game, parameters_in_name = split_name(values.get("gamename", game))
+            is_named_by_flag = "gamename" in flag_names
+            overriding = {
+                name: value for name, value in parameter_values.items() if not is_named_by_flag or name in flag_names
+            }
+            game = with_parameters(base_game, {**parameter_values, **parameters_in_name, **overriding}).name
     explicit_names = {name.partition(".")[0] for name in values}  # "command" for any command to the agent
     typed_flags = [name for name in values if name in flag_names]
     command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}

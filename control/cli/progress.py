@@ -18,7 +18,8 @@ _HEADER_ROWS = 22  # of a table: a screen of 24 lines has a header
 _LEAST_WIDTH = 8  # of a column, so that few later numbers are wider
 _LEAST_FRACTION = 0.01  # of the work; below it, an estimate of the time left is poor
 LINE_SECONDS = 5.0  # between lines without a terminal
-BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # {} is the time left; three columns are for "^C"
+# A format of tqdm. {} becomes the time left. The bar is three columns narrower than it could be, with room for "^C".
+BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"
 
 
 class Lines:
@@ -33,7 +34,7 @@ class Lines:
 
     def show(self, label: str, fraction: float) -> None:
         """Print a line such as ``  label: 40 %, 01:10 left``, if one is due. ``fraction`` is the part of the work that
-        is done. Nothing is printed at 1 and below `_LEAST_FRACTION`."""
+        is done. Nothing is printed for a fraction of 1, or below `_LEAST_FRACTION`."""
         if not (_LEAST_FRACTION <= fraction < 1 and self.is_due()):
             return
         self._last = time.monotonic()

@@ -128,9 +128,11 @@ def _family_settings(family: Family) -> Iterator[str]:
     folder = _folder(family)
     yield f"# Settings of {', '.join(family.implementations)}\n"
     page = _PAGES.get(folder, folder)
+    # The first line of the page, such as ``# PPO: ...``, without the part from the colon on.
     title = (DOCS / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(":")[0]
     introduction = f"More about these methods is on the page [{title}](../{page}.md)."
     yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
+    # Settings of all searches are on the page of searches.
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
     overrides = {title: values for title, values in _other_defaults(family) if values}

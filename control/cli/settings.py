@@ -23,7 +23,8 @@ RETURN_COMMANDS = {
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
 REMOVED = ("display", "step_timeout")  # settings of older proxies' files, which are ignored
 _DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
-COMMAND = Kind(float, is_list=False, optional=True)  # the type of these settings
+COMMAND = Kind(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`
+_FLOAT_LIMIT = 2**1000  # float() fails for integers of 2**1024 and more; `check_value` refuses far smaller ones
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Settings:
         return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]
 
     def value(self, name: str) -> Any:
-        """Return the value of a setting. If several configs have it, the agent's counts before the proxy's, and the
-        proxy's before the run's."""
+        """Return the value of a setting. If several configs have it, the first of these counts: the agent's, the
+        proxy's, the command's, the run's."""
         for config in (self.agent, self.proxy, self.subcommand, self.run):
             if hasattr(config, name):
                 return getattr(config, name)
@@ -70,7 +71,8 @@ class Settings:
         if self.proxy is not None:
             return self.proxy.generations
         epochs = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
-        if self.total_steps is None or family(self.run.implementation).learns_from != "steps":
+        has_fixed_steps = family(self.run.implementation).learns_from == "steps"  # rather than episodes
+        if self.total_steps is None or not has_fixed_steps:
             return epochs
         envs = self.agent.num_envs
         steps_per_env = -(-self.schedule.steps_per_epoch // envs)  # rounded up, as is the number of epochs
@@ -93,9 +95,9 @@ class Settings:
         return self.with_values(self.checked(changes))
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``values`` (setting -> value) with the types of these settings (`checked_values`), and a value of
-        several families by the name of each, such as ``PPO_lr``. Raises SettingError for unknown names and wrong
-        values."""
+        """Return ``values`` (setting -> value) with the types of these settings (`checked_values`). A value for several
+        families of agents, such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError
+        for unknown names and wrong values."""
         others = {name: value for name, value in values.items() if name != "command"}
         if isinstance(self.agent, Mixture):
             others = expand_shared(self.agent, others)
@@ -111,10 +113,10 @@ class Settings:
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with ``values`` (setting -> value), whose types and ranges are right. Names that no config has
-        are ignored."""
+        are ignored. Raises SettingError for a search with different values of target_return and solved_reward."""
         remaining = dict(values)
         if self.proxy is not None and remaining.get("target_return") is not None:
-            # ``target_return`` of a search is another name for ``solved_reward``.
+            # ``target_return`` of a search is another name for ``solved_reward``, and by default also ends the search.
             target_return, solved_reward = remaining["target_return"], remaining.get("solved_reward")
             if solved_reward not in (None, target_return):
                 raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
@@ -153,12 +155,14 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     """Return the settings for ``values``, a mapping from names or aliases of settings to values. Missing settings have
     their defaults. If ``values`` have the flag of a command, such as ``plot``, the result has the settings of this
     command too. Raises SettingError for unknown names and wrong values."""
+    # Names of implementation, game and agents are translated first, because these decide which other aliases exist.
     values, _ = translate(values, (), _DECIDING)
     defaults = defaults_for(values)
-    setting_names = {*shared_settings(defaults.agent)}
+    setting_names = set(shared_settings(defaults.agent))  # names for several families of agents, such as ``lr``
     for config in defaults.configs:
         setting_names |= kinds(type(config)).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
+    # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return settings_with(defaults, defaults.checked(values))
 
@@ -209,7 +213,7 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
     """Return the names of the agents that train on a proxy, such as ``DDQN,PPO``: ``choices["agent"]``, or else the
-    default for the game and the preset in ``choices``. If ``implementation`` learns no proxy, they are not used."""
+    default for the game and the preset in ``choices``. A run of an ``implementation`` without a proxy ignores them."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -251,12 +255,13 @@ def checked_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
 
 
 def _convert_to_field_type(item: type, value: Any) -> Any:
-    """Return ``value`` for a field whose items have the type ``item``. Values of other types remain unchanged."""
+    """Convert ``value`` to the type of a setting, whose items have the type ``item``: a list or a tuple to a tuple of
+    converted items, a path to text, and an integer to a float. Any other value is returned unchanged."""
     if isinstance(value, list | tuple):
         return tuple(_convert_to_field_type(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    if item is float and type(value) is int and abs(value) < 2**1000:  # `check_value` refuses larger ones
+    if item is float and type(value) is int and abs(value) < _FLOAT_LIMIT:
         return float(value)
     return value
 
@@ -293,6 +298,7 @@ def _ineffective_in_search(settings: Settings) -> dict[str, str]:
     the result if it has no effect for all of them."""
     reasons = dict(family(settings.run.implementation).ineffective(settings.proxy))
     agents = parse_agents(settings.run.agent)
+    # ``setting_of_field`` maps ``lr``, for example, to ``PPO_lr`` if the agents are of several families.
     for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
         reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
         for name in agents:
@@ -302,9 +308,10 @@ def _ineffective_in_search(settings: Settings) -> dict[str, str]:
                 reasons_by_agent.append(ineffective(dataclasses.replace(settings, run=run, agent=config, proxy=None)))
         for field, reason in reasons_by_agent[0].items():
             # With ``retest_drawn``, a search varies the settings in ``vary`` when it re-evaluates its best means.
-            has_effect = field == "vary" and settings.proxy.retest_drawn
-            if not has_effect and all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent):
-                reasons[setting_of_field[field]] = reason  # such as PPO_lr
+            is_used_by_search = field == "vary" and settings.proxy.retest_drawn
+            is_unused_by_agents = all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent)
+            if is_unused_by_agents and not is_used_by_search:
+                reasons[setting_of_field[field]] = reason
     return reasons
 
 
@@ -326,6 +333,7 @@ def to_yaml(settings: Settings) -> str:
     import yaml
 
     values = effective_values(settings)
-    # With None, PyYAML writes each list in one line. It also writes a mapping without lists in one line.
+    # The style None writes an innermost list in one line, such as [64, 64]. Without any list or mapping in ``values``,
+    # it would write all settings in one line, which the style False does not.
     style = None if any(isinstance(value, (list, dict)) for value in values.values()) else False
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=style, width=100)

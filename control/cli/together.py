@@ -38,7 +38,7 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
         for path in paths:
             if not os.path.exists(path) and path not in _words_for(name):
                 folder, base = os.path.split(path)
-                words = [] if folder else _words_for(name)
+                words = [] if folder else _words_for(name)  # a word is no part of a path
                 similar = closest(base, [*words, *_files_in(folder or ".")])
                 hint = f"; did you mean {os.path.join(folder, similar)!r}?" if similar else ""
                 yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)

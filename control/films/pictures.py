@@ -39,7 +39,7 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
     The first line is brighter."""
     from PIL import Image, ImageDraw
 
-    line_height, margin = round(1.6 * height), height // 2  # 0.6: space between lines
+    line_height, margin = round(1.6 * height), height // 2  # 0.6 of a letter's height is space between lines
     width = frame.shape[1]
     caption = Image.new("RGB", (width, line_height * len(lines) + margin), _BACKGROUND)
     draw = ImageDraw.Draw(caption)
@@ -48,7 +48,7 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
         middle = margin // 2 + line_height * row + line_height // 2
         colour = _WHITE if row == 0 else _GREY
         for column, text in enumerate(texts):
-            fitting_text, font = _fit_text(text, height, cell_width - height // 2)
+            fitting_text, font = _fit_text(text, height, cell_width - height // 2)  # the rest is space between cells
             draw.text((margin + column * cell_width, middle), fitting_text, colour, font, anchor="lm")  # left, middle
     return np.concatenate([frame, np.asarray(caption)])
 

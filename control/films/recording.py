@@ -39,7 +39,7 @@ def check_recording(run: RunConfig) -> None:
     """Raise SettingError if ``run`` has settings for a video but cannot be filmed. Call it before training."""
     for name in ("record", "recording_epoch_interval"):
         value = getattr(run, name)
-        if value > 0:
+        if value > 0:  # True, or a number of epochs
             check_film(run.gamename, run.time_limit, name, as_word(value))
 
 

@@ -209,7 +209,9 @@ class MetricsFile:
         """Make the file fit the checkpoint from which the run resumes. Remove the rows of later epochs. Add the rows of
         the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
-        rows = [row for row in _read(self.path)[1] if row[1][0] <= last_epoch]
+        _, all_rows = _read(self.path)
+        # The numbers of a row begin with `KEYS`, the first of which is the epoch.
+        rows = [(cells, numbers) for cells, numbers in all_rows if numbers[0] <= last_epoch]
         logged_seeds = {seed for _, (epoch, _, seed, *_) in rows if epoch == last_epoch}
         self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
@@ -231,6 +233,7 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
     """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
     file does not exist."""
     names, rows = _read(path)
+    # "q" is int64, "d" is float64.
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in names}
     append_functions = [column.append for column in columns.values()]  # looked up once, because tables are long
     for _, numbers in rows:
@@ -266,7 +269,7 @@ def _lines(path: Path) -> Iterator[Row]:
                 place = f"line {line_number}: "
                 if len(cells) != len(columns):
                     raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
-                keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
+                keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # raises OverflowError beyond 64 bits
                 values = [float(cell or math.nan) for cell in cells[len(KEYS) :]]
                 yield cells, [*keys, *values]
     except (OSError, ValueError, OverflowError, csv.Error) as error:

@@ -58,6 +58,7 @@ def _commit() -> str:
     if not (_ROOT / ".git").exists():
         return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
+        # Without any tag ("--exclude=*"), git describes a commit by its hash ("--always").
         command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL)
         if result.returncode == 0:
