@@ -78,7 +78,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
     sizes = {x: width}  # of the model's inputs
     if "command" in tensors:
-        *_, centre, scale = tensors["command"]
+        *_, centre, scale = tensors["command"]  # the last of `COMMAND_ROWS`
         sizes[command] = num_commands = len(centre)
         command = node("Mul", node("Sub", command, centre), scale)
     if "mean" in tensors:

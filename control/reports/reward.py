@@ -204,7 +204,8 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8)
-        if phi.uses_symexp:  # a tick for each power of ten would overlap the next
+        # By default there is a tick for each power of ten, and they overlap. Two powers of each sign and 0 remain.
+        if phi.uses_symexp:
             exponent = round(math.log10(values.abs().max().clamp(min=10)))
             powers = [10.0**exponent, 10.0 ** (exponent // 2)]
             bar.set_ticks(sorted([0.0, *powers, *(-power for power in powers)]))

@@ -127,7 +127,7 @@ class RunFolder:
     def film_text(self, film: Path) -> str:
         """Return the caption of a film: its kind, the seed and, if they are stored beside the film, the returns."""
         kind, _, number = film.stem.partition("_")
-        epoch = number.partition("_")[0].lstrip("0")  # of 0010_0
+        epoch = number.partition("_")[0].lstrip("0")  # the name of a film during training is epoch_0010_0
         kinds = {"final": "The trained agent", "eval": "Evaluation", "epoch": f"Training, epoch {epoch}"}
         path = self.file("videos", f"{film.stem}.txt")
         # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
@@ -175,8 +175,9 @@ class ReportGroup(Group):
 
     @cached_property
     def tag(self) -> str:
-        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
-        that all or some have; empty without any."""
+        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise the
+        first other tag that all runs have, otherwise the first tag that some runs have. Empty if no return was
+        logged."""
         statistics = self.summary["over_seeds"]
         num_seeds = {tag: numbers["n"] for tag, numbers in statistics.items()}
         num_seeds[tags.HELD_OUT_RETURN] = len(self._held_out)
