@@ -86,8 +86,9 @@ def evaluate(settings: Settings) -> int:
 def _check_source(settings: Settings, is_proxy: bool) -> None:
     """Raise SettingError if the user set a setting that has no effect in the evaluation of a proxy (``is_proxy``), or
     else of a checkpoint."""
+    # ``settings.changed`` has settings of fresh agents, and parameters of the environment.
     fresh_agents = settings_of_fresh_agents()  # names of settings
-    if is_proxy:  # fresh agents train on it, so only their settings may be changed
+    if is_proxy:  # the environment is the proxy's, so only settings of fresh agents may be changed
         source = "a proxy"
         unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() - fresh_agents)
     else:  # no agent trains, so settings of fresh agents may not be changed
@@ -301,6 +302,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         else:
             footer = "agents make as many steps and updates on both; --real_steps N sets the steps on the real one"
     elif options.real_baseline:
+        # Agents with settings for the real environment train until they solve it, or for ``max_steps`` steps.
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
@@ -331,7 +333,7 @@ def _train_and_print(
         "inner_steps": steps,
         "inner_rule": rule,
         "test_limit": run.time_limit or config.test_limit,
-        "test_every": config.test_every if rule == "budget" else None,
+        "test_every": config.test_every if rule == "budget" else None,  # other rules allow no tests during training
     }
     outcomes: dict[str, Outcome] = {}
     with progress(f"agents on the {title}") as watch:

@@ -213,7 +213,8 @@ class Run:
 
     @contextlib.contextmanager
     def _loop(self, episodes: int, seed: int, gamename: str | None = None) -> Iterator[Loop]:
-        """Context manager that yields the loop that plays ``episodes`` with the agent of every seed of the run."""
+        """Context manager that yields the loop that plays ``episodes`` with the agent of every seed of the run. The
+        ``seed`` determines the episodes, which are played in ``gamename``, by default in the run's environment."""
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         configure_process(settings.run)
         if gamename:

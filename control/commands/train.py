@@ -124,7 +124,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
 
 def _print_heading(module: RunModule, folder: Path) -> None:
     """Print the implementation, game, seeds and folder of a run. At the start of a search in a game for which no preset
-    has settings, also train agents on the real environment, and print whether they learn."""
+    has settings, also train agents on the real environment, and print whether they learn. A search with ``start_from``
+    does not need this."""
     run, epochs_done = module.settings.run, module.epoch
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
@@ -133,9 +134,10 @@ def _print_heading(module: RunModule, folder: Path) -> None:
     print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
     game, _, _ = run.gamename.partition(",")  # without parameters of the environment
     has_settings = game in family(run.implementation).prepared_games
-    if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not has_settings:
+    if isinstance(module, ProxyModule):
+        begins_search = module.evolves and epochs_done == 0
         # With ``start_from``, a teacher or a proxy already shows that agents can learn.
-        if module.config.start_from is None:
+        if begins_search and not has_settings and module.config.start_from is None:
             print_wrapped(real_agents_text(module))
 
 

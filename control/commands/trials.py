@@ -355,8 +355,9 @@ def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best
 
 
 def with_trial_defaults(settings: Settings) -> Settings:
-    """Return ``settings`` with the defaults for trials that are proxy searches. Other settings are returned unchanged.
-    Raises SettingError if the objective lacks a setting that it needs."""
+    """Return ``settings`` with the defaults for trials that are proxy searches. If trials train agents, return
+    ``settings`` unchanged. Raises SettingError if the objective lacks a setting that it needs, or if it is set although
+    trials train agents."""
     run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
     if proxy is None:
         if objective is not None:

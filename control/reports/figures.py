@@ -227,7 +227,7 @@ def figure_panels(
 
 
 def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:
-    """Move the panels of a figure, whose rows have this ``height`` in inches together, into one narrow column."""
+    """Move the panels of a figure into one narrow column. ``height`` is the height of all rows together, in inches."""
     ratios = axes[0].get_gridspec().get_height_ratios()
     heights = [height * ratios[axis.get_subplotspec().rowspan.start] / sum(ratios) for axis in axes]
     for number, place in enumerate(figure.add_gridspec(len(axes), height_ratios=heights)):

@@ -122,6 +122,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
+    # Below, verdicts are "solved", "not solved", "" if that is unknown, or "failed" of a search.
     if len(groups) == 1:
         verdict, sentences = judged[0].sentences()
         verdicts = {verdict}
@@ -143,15 +144,16 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
 
 
 def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
-    """Return sentences about several groups: which of them solve the environment, and their returns, the best first. Of
-    many groups, only the best is named."""
+    """Return sentences about several groups: which of them solve the environment, and their returns, the best first. If
+    there are many groups, they are counted, and only the best is named."""
     ranked = sorted(groups, key=lambda group: group.result["mean"], reverse=True)
     has_few = len(groups) <= _MAX_NAMED
     parts = []
     for verdict in ("solved", "not solved"):
         labels = [group.label for group in ranked if group.verdict == verdict]
         if labels:
-            parts.append(f"{verdict} by {', '.join(labels) if has_few else f'{len(labels)} of {len(groups)}'}")
+            groups_text = ", ".join(labels) if has_few else f"{len(labels)} of {len(groups)}"
+            parts.append(f"{verdict} by {groups_text}")
     results = [f"{number_text(group.result['mean'])} of {group.label}" for group in ranked]
     heading = "Returns at the end of training" if has_few else "Highest return at the end of training"
     verdicts = "; ".join(parts)

@@ -223,8 +223,8 @@ class ReportGroup(Group):
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
-        """``(score, epoch)`` of the agent in best.ckpt. The score is a mean of two evaluations if they vary. None
-        without this file, and for searches, several runs, and agents that are chosen by their returns in training."""
+        """``(score, epoch)`` of the agent in best.ckpt. If evaluations vary, the score is the mean of two. None without
+        this file, and for searches, several runs, and agents that are chosen by their returns in training."""
         file, settings = self.folders[0].file("checkpoints", "best.ckpt"), self.folders[0].settings
         if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
             return None
@@ -277,6 +277,7 @@ class ReportGroup(Group):
         """Names of the runs that were interrupted or continue, with their epochs."""
         texts = []
         for folder in self.folders:
+            # Seeds in one folder train side by side, so the first of them stands for all.
             columns = next(run.columns for run in self.runs if run.source.parent == folder.path)
             epochs, steps = int(columns["epoch"].max()), int(columns["env_steps"].max())
             if folder.is_unfinished(epochs, steps):
