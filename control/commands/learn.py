@@ -343,9 +343,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
-    patience = math.ceil(
-        _PATIENCE * num_evaluations
-    )  # number of evaluations without a better one that ends the training
+    patience = math.ceil(_PATIENCE * num_evaluations)  # evaluations without a better one, which end the training
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
     folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
