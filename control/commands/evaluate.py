@@ -376,8 +376,9 @@ def _settings_for_real_environment(agent: Any) -> Any:
     """Return a copy of the config ``agent`` for training on the real environment. If the config has these settings, the
     agent trains in one environment, makes updates after its initial episodes (at least one), explores less with every
     episode, and has a large replay buffer."""
-    changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
-    changes |= {"buffer_size": 100_000, "eps_fraction": None}
+    changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
+    changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
+    changes["eps_fraction"] = None  # exploration depends on the number of episodes
     existing = kinds(type(agent)).keys()
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 

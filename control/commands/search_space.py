@@ -128,6 +128,7 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     if settings.proxy is not None:
         trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
     trial = from_dict(trial_values | _with_hidden_sizes(values, settings))
+    # `from_dict` knows only the settings, not the features that the environment lacks.
     return dataclasses.replace(trial, missing_features=settings.missing_features)
 
 

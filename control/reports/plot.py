@@ -90,8 +90,9 @@ class Figure:
     @cached_property
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
         """``(tag, tasks)``: the tag of the return by which algorithms are compared, and their scores ``[N]`` by
-        environment and label. The tag is the greedy return if all have it. Algorithms with fewer than three seeds are
-        omitted, and so are searches unless all arms are searches."""
+        environment and label. The tag is the greedy return if all have it, otherwise the first that all have; without
+        one, both are empty. Algorithms with fewer than three seeds are omitted, and so are searches unless all arms are
+        searches."""
         arms = [arm for arm in self.arms if not arm.is_search] or self.arms
         shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
         if not shared:

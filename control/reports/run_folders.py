@@ -260,6 +260,7 @@ class ReportGroup(Group):
             verdict = "" if self.solved is None else tables.solved_text(score, self.solved)
         elif self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
+            # RN is the implementation that learns a reward.
             source = "with the learned reward" if "RN" in self.names else "on the synthetic environment"
             result = f"{agents} new agents that trained {source} return {end}".strip()
         else:

@@ -70,6 +70,7 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
         elif name == "teacher":
             numbers["teacher_return"] = result["score"]["mean"]
         elif name == "bandit":
+            # A round is a pair: the steps of the stage so far, and the mean return of a clone.
             points += [("learn/clone_return", value, first_step + done) for done, value in result["rounds"]]
             numbers["clone_return"] = result["score"]["mean"]
         elif name == "exam":
