@@ -94,8 +94,8 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def _histogram(phi: Phi, obs: Tensor, terminated: Tensor, path: Path, title: str, style: FigureStyle) -> None:
-    """Draw two distributions of the output of the reward network phi at observations ``obs [N, *O]`` of random play: one
-    of observations at the end of an episode (``terminated [N]``), and one of all others."""
+    """Draw two distributions of the output of the reward network phi at observations ``obs [N, *O]`` of random play:
+    one of observations at the end of an episode (``terminated [N]``), and one of all others."""
     values = phi(obs[None])[0]
     edges = np.histogram_bin_edges(values.numpy(), 50)
     with figure_panels(path, [[0]], (WIDTH, 2.9), style, title=title) as (axis,):
