@@ -45,7 +45,7 @@ from models.streams import Streams
 from understudy.files import PROXY_FILE
 
 _REAL_AGENTS = 4  # agents that train on the real environment before a search
-_ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak means are left out of the next round
+_ROUND_AGENTS = 8  # agents of each candidate in a round of the re-evaluation; weak ones are left out of the next round
 
 
 def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, object]]:
@@ -142,7 +142,8 @@ def _scores_and_origin(
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[dict[str, Any], Outcome]:
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
-    (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
+    (`describe`), and the results. If there are agents of several implementations, the statistics also have the mean
+    return of each implementation as ``each``."""
     seeds = module.seeds_of("report", module.config.report_agents)
     announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
     with progress("agents trained and tested", module.verbose) as watch:
@@ -168,8 +169,9 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     advice = family(run.implementation).advice(config)
     fitness = _fitness_progress(module, outcome, goal)
     comparison = ""
+    trains_on_task = module.steps_kind == "training"  # with a learned reward
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
-    if module.steps_kind == "training" and has_budget_of_steps:  # agents train on the task, with a learned reward
+    if trains_on_task and has_budget_of_steps:
         seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
         announce(module, f"{len(seeds)} agents with the task's reward, to compare")
         with progress("agents trained and tested", module.verbose) as watch:
@@ -180,16 +182,17 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return the fitness of the first generation and of the winner (``outcome``). The verdict requires that the second
-    is higher. Return None if they cannot be compared, if the search did not begin with random proxies, or if the winner
-    cannot be expected to be better, because its agents reach the return ``goal``."""
+    """Return two scores: the fitness of the first generation, and the fitness of the winner, whose agents have this
+    ``outcome``. The verdict requires that the second is higher. Return None if they cannot be compared, if the search
+    did not begin with random proxies, or if the winner cannot be expected to be better, because its agents reach the
+    return ``goal``."""
     config = module.config
     began_at_random = module.epoch > 1 and config.start_from is None and bool(module.first_scores.isfinite().any())
     first_config = config.at(1)  # settings of the first generation
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
     # With another objective, such as the mean of all tests, agents that reach the goal may still improve.
-    is_best = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
-    if is_best or not began_at_random or not is_comparable:
+    is_optimal = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
+    if is_optimal or not began_at_random or not is_comparable:
         return None
     # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1
@@ -199,7 +202,7 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
 
 def real_agents_text(module: ProxyModule) -> str:
     """Train agents for ``inner_steps`` steps on the real environment. Return a line that compares their returns with
-    the returns of random play."""
+    the returns of random play. If they are no better, the line says so, with advice."""
     run, config = module.settings.run, module.config
     # Rounded up to a multiple of the number of implementations, so that each has as many agents.
     count = -(-_REAL_AGENTS // module.num_kinds) * module.num_kinds
@@ -248,7 +251,8 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
 
 
 def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
-    """Train one more agent on the winner ``[D]`` and film it in the real environment. Return a line for the summary."""
+    """Train one more agent on the winner ``[D]`` and film it in the real environment. Return a line for the summary:
+    the file and the returns, or the reason why there is no film."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
@@ -265,90 +269,96 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
 
 
 def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Choose the winner of a search: re-evaluate the means with the best fitness (`module.archive`) with new agents.
-    The last mean is also a candidate, unless the search ended because it solved the task.
+    """Choose the winner of a search: re-evaluate N candidates with new agents. The candidates are the means of the
+    search distribution with the best fitness (`module.archive`) and, unless the search ended because it solved the
+    task, its last mean.
 
-    Return three things: the number of the best mean's generation, the best mean ``[D]``, and a row of results for each
-    of the N means. A row has the fitness in the search as ``in_search``, and the new score as ``again``. Only a mean
-    that was evaluated by all agents can be the best.
+    Return three things: the number of the winner's generation, the winner ``[D]``, and a row of results for each
+    candidate. A row has the fitness in the search as ``in_search``, and the new score as ``again``. Only a candidate
+    that was evaluated by all agents can win.
     """
-    entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, mean [D]
+    entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, candidate [D]
     if not module.has_solved():
-        last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
+        # The last mean has no fitness yet. It has the number of the next generation.
+        last, generation = module.proxies(module.evolution.mean), module.epoch + 1
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
     announce(module, f"second test of the {len(entries)} best networks, {count} new agents each")
-    means = torch.stack([mean for _, _, mean in entries])  # [N, D]
+    candidates = torch.stack([candidate for _, _, candidate in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
     with progress("agents trained and tested", module.verbose) as watch:
-        scores, agent_counts = test(module, means, watch)
+        scores, agent_counts = test(module, candidates, watch)
     rows: list[dict[str, Any]] = []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
         rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
     has_all_agents = torch.tensor([num_agents == count for num_agents in agent_counts])
-    best = int(scores.where(has_all_agents, -torch.inf).argmax())  # the first of equal ones
+    best = int(scores.where(has_all_agents, -torch.inf).argmax())  # the first of several equal scores
     _, generation, winner = entries[best]
     return generation, winner, rows
 
 
-def _solved_fractions(module: ProxyModule, means: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``retest_agents`` agents on each of ``means [N, D]``. Return the fraction ``[N]`` of agents that solve all
-    tests in the second half of their training, and the number of agents of each mean, ``retest_agents``. To break ties,
-    a higher mean return in the tests adds less than one agent to a fraction."""
+def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
+    """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the fraction
+    ``[N]`` of agents that solve all tests in the second half of their training, and the number of agents of each
+    candidate, ``retest_agents``. To break ties, a higher mean return in the tests adds less than one agent to a
+    fraction."""
     assert module.config.solved_reward is not None
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
-    outcome = _train_and_test(module, means, seeds, watch, module.config.retest_drawn)
-    shape = (len(means), count)  # outcomes have one row for each agent of each mean
+    outcome = _train_and_test(module, candidates, seeds, watch, sample_all=module.config.retest_drawn)
+    shape = (len(candidates), count)  # outcomes have one row for each agent of each candidate
     fractions = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
     mean_returns = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N]
     ranks = mean_returns.argsort().argsort()  # 0 is the lowest
-    scores = fractions + ranks / (len(means) * count)  # a rank weighs less than one agent, so it only breaks ties
-    return scores, [count] * len(means)
+    scores = fractions + ranks / (len(candidates) * count)  # a rank weighs less than one agent, so it only breaks ties
+    return scores, [count] * len(candidates)
 
 
-def _mean_returns(module: ProxyModule, means: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``retest_agents`` agents on each of ``means [N, D]``. Return their mean returns ``[N]``, ``-inf`` with
-    diverged agents, and the number of agents of each mean. There are fewer for a mean that could not exceed the first
-    mean even if all further agents reached the environment's largest return."""
+def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
+    """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the mean return
+    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents. A candidate
+    gets fewer agents if it could not exceed the first candidate even if all further agents reached the environment's
+    largest return."""
     count = module.config.retest_agents
-    seeds, sample_all = module.seeds_of("second test", count), module.config.retest_drawn
+    seeds = module.seeds_of("second test", count)
+    sample_all = module.config.retest_drawn  # whether agents have random hyperparameters
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
-        outcome = _train_and_test(module, means, seeds, watch, sample_all)
-        returns = outcome.scores.view(len(means), count).nan_to_num(-torch.inf)
-        return returns.mean(1), [count] * len(means)
-    # All agents of the first mean, then the other means in rounds of `_ROUND_AGENTS` agents.
-    fraction = 1 / len(means)  # of the work, for each mean
-    outcome = _train_and_test(module, means[:1], seeds, watch_part(watch, 0, fraction), sample_all)
-    returns = torch.full((len(means), count), torch.nan)  # [N, agents]
+        outcome = _train_and_test(module, candidates, seeds, watch, sample_all)
+        returns = outcome.scores.view(len(candidates), count).nan_to_num(-torch.inf)
+        return returns.mean(1), [count] * len(candidates)
+    # All agents of the first candidate, then the other candidates in rounds of `_ROUND_AGENTS` agents.
+    fraction = 1 / len(candidates)  # of the work, for each candidate
+    outcome = _train_and_test(module, candidates[:1], seeds, watch_part(watch, 0, fraction), sample_all)
+    returns = torch.full((len(candidates), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
-    agent_counts = [count] * len(means)
-    candidates = list(range(1, len(means)))  # indices of means that can still exceed the first
+    agent_counts = [count] * len(candidates)
+    rivals = list(range(1, len(candidates)))  # indices of candidates that can still exceed the first
     for first in range(0, count, _ROUND_AGENTS):
-        if not candidates:
+        if not rivals:
             break
         end = min(first + _ROUND_AGENTS, count)
         done = fraction + (1 - fraction) * first / count
         watch_round = watch_part(watch, done, (1 - fraction) * (end - first) / count)
-        outcome = _train_and_test(module, means[candidates], seeds[first:end], watch_round, sample_all)
-        returns[candidates, first:end] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
-        for index in candidates:
+        outcome = _train_and_test(module, candidates[rivals], seeds[first:end], watch_round, sample_all)
+        returns[rivals, first:end] = outcome.scores.view(len(rivals), -1).nan_to_num(-torch.inf)
+        for index in rivals:
             agent_counts[index] = end
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
-        candidates = [index for index in candidates if highest_sums[index] > returns[0].sum()]
+        rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 
 
 def _train_and_test(
-    module: ProxyModule, means: Tensor, seeds: list[int], watch: Watch | None, sample_all: bool = False
+    module: ProxyModule, proxies: Tensor, seeds: list[int], watch: Watch | None, sample_all: bool = False
 ) -> Outcome:
-    """Train agents of the ``seeds`` for ``steps_in_use`` steps on each of the proxies ``means [N, D]``, and test them.
-    If ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of the outcome are the
-    agents of the first mean, then of the second mean, and so on."""
-    proxies, steps = means.repeat_interleave(len(seeds), 0), module.config.steps_in_use
-    outcome = module.workers.run(proxies, seeds * len(means), sample_all=sample_all, watch=watch, inner_steps=steps)
+    """Train agents of the ``seeds`` for ``steps_in_use`` steps on each of ``proxies [N, D]``, and test them. If
+    ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of the outcome are the
+    agents of the first proxy, then of the second proxy, and so on."""
+    proxy_rows, steps = proxies.repeat_interleave(len(seeds), 0), module.config.steps_in_use  # a row for each agent
+    seed_rows = seeds * len(proxies)
+    outcome = module.workers.run(proxy_rows, seed_rows, sample_all=sample_all, watch=watch, inner_steps=steps)
     module.count_real_steps(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
 

@@ -86,8 +86,9 @@ def evaluate(settings: Settings) -> int:
 def _check_source(settings: Settings, is_proxy: bool) -> None:
     """Raise SettingError if the user set a setting that has no effect in the evaluation of a proxy (``is_proxy``), or
     else of a checkpoint."""
+    # ``settings.changed`` has settings of fresh agents, and parameters of the environment.
     fresh_agents = settings_of_fresh_agents()  # names of settings
-    if is_proxy:  # fresh agents train on it, so only their settings may be changed
+    if is_proxy:  # the environment is the proxy's, so only settings of fresh agents may be changed
         source = "a proxy"
         unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() - fresh_agents)
     else:  # no agent trains, so settings of fresh agents may not be changed
@@ -165,7 +166,8 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
         raise SettingError(f"{problem}; leave it out")
     game_name = run.gamename if "gamename" in explicit_names else trained_run.gamename
     base_game, parameters = split_name(game_name)
-    missing = settings.changed.keys() - base_game.parameter_values()  # all changes are of parameters here
+    # `_check_source` has refused changes of anything but parameters of the environment.
+    missing = settings.changed.keys() - base_game.parameter_values()
     raise_all([missing_parameter_error(name, base_game.name) for name in sorted(missing)])
     game = with_parameters(base_game, parameters | settings.changed).name  # such as procmaze,grid_size=5
     if settings.subcommand.obedience:
@@ -184,12 +186,12 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
     """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"). Print and return the table of the
-    returns, with a row for each seed and, if there are several, one for all. If ``solved``, the return that solves the
-    environment, is a number, also print whether the mean return reaches it."""
+    returns. For each mode it has a row for each seed and, if there are several seeds, a row for all of them. ``solved``
+    is the return that solves the environment; unless it is None, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
-        results = loop.evaluate(episodes, sample=mode == "sampled")
+        results = loop.evaluate(episodes, sample=(mode == "sampled"))
         returns, lengths = results.returns.double().numpy(), results.lengths.numpy()  # [M, E]
         groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(loop.seeds)]
         if len(loop.seeds) > 1:
@@ -274,7 +276,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     proxy = dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, test_episodes=tests_per_agent))
     config = proxy.config
     kind = KINDS[config.proxy]
-    is_reward_network = bool(kind.used_by)  # the name of a wrapper, "" for a learned environment
+    is_reward_network = bool(kind.used_by)  # "" for a learned environment, which agents use without a wrapper
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     places = " on each" if options.real_baseline else ""
@@ -300,6 +302,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         else:
             footer = "agents make as many steps and updates on both; --real_steps N sets the steps on the real one"
     elif options.real_baseline:
+        # Agents with settings for the real environment train until they solve it, or for ``max_steps`` steps.
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
@@ -330,7 +333,7 @@ def _train_and_print(
         "inner_steps": steps,
         "inner_rule": rule,
         "test_limit": run.time_limit or config.test_limit,
-        "test_every": config.test_every if rule == "budget" else None,
+        "test_every": config.test_every if rule == "budget" else None,  # other rules allow no tests during training
     }
     outcomes: dict[str, Outcome] = {}
     with progress(f"agents on the {title}") as watch:
@@ -373,8 +376,9 @@ def _settings_for_real_environment(agent: Any) -> Any:
     """Return a copy of the config ``agent`` for training on the real environment. If the config has these settings, the
     agent trains in one environment, makes updates after its initial episodes (at least one), explores less with every
     episode, and has a large replay buffer."""
-    changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
-    changes |= {"buffer_size": 100_000, "eps_fraction": None}
+    changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
+    changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
+    changes["eps_fraction"] = None  # exploration depends on the number of episodes
     existing = kinds(type(agent)).keys()
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 
@@ -482,6 +486,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     config_class = family(name).config
     if config_class in saved_names:
         agents_of_family = [agent for agent in searched_agents if family(agent).config is config_class]
+        # If no other implementation of the family trained in the search, all of its values are for ``name``.
         distinguishing = set() if agents_of_family == [name] else overridden_names(name)
         for field, saved_name in saved_names[config_class].items():
             if saved_name in saved_settings and field not in distinguishing:
@@ -489,8 +494,8 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     elif len(saved_names) == 1:  # all agents of the search are of one other family
         values |= _values_for_other_family(values, saved_settings, searched_agents[0])
     try:
-        family(proxy.implementation).proxy_defaults(values, proxy.game)
-    except SettingError:  # the preset does not allow these agents; ``values`` already have its values
+        family(proxy.implementation).proxy_defaults(values, proxy.game)  # only checks that the preset allows the agents
+    except SettingError:  # it does not; ``values`` already have the values of the preset
         values.pop("preset", None)
     return values
 
@@ -500,8 +505,8 @@ def _values_for_other_family(
 ) -> dict[str, Any]:
     """Return field -> value for agents of another family than the agent of the search. ``choices`` are the settings
     that decide which settings exist, such as the implementation of the agents as ``agent``. A field gets the value of
-    the proxy's preset if the preset has another value for these agents than for ``searched_agent``, or if that lacks
-    the field. Otherwise it gets the value in ``saved_settings``. Fields that neither has are left out."""
+    the proxy's preset if the preset has another value for these agents than for ``searched_agent``, or a value only for
+    these agents. Otherwise it gets the value in ``saved_settings``. Fields that neither has are left out."""
     name = choices["agent"]
     both_agents = {**choices, "agent": f"{searched_agent},{name}"}
     try:
@@ -519,15 +524,16 @@ def _values_for_other_family(
             values[key] = value
         elif key == "vary":  # without hyperparameters that the family of ``name`` lacks
             varied = [item for item in saved_settings.get(key, ()) if item in field.metadata["choices"]]
-            values |= {key: varied} if varied else {}
+            if varied:
+                values[key] = varied
         elif key in saved_settings:
             values[key] = saved_settings[key]
     return values
 
 
 def _preset_value(preset_values: Mapping[str, Any], agent_name: str, field: "dataclasses.Field[Any]") -> Any:
-    """Return the preset's value of a field for an agent: the one with the prefix of its family (``PPO_lr``), else the
-    one for all agents (``lr``), else the field's default."""
+    """Return the preset's value of a field for an agent: the value with the prefix of an implementation of its family
+    (``PPO_lr``), else the value for all agents (``lr``), else the field's default."""
     for implementation in family(agent_name).implementations:
         if f"{implementation}_{field.name}" in preset_values:
             return preset_values[f"{implementation}_{field.name}"]

@@ -37,7 +37,7 @@ def _javascript(header: Header, tensors: Tensors) -> bytes:
     weights = {name: base64.b64encode(values.tobytes()).decode() for name, values in tensors.items()}
     parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
     text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")
-    for name, value in parts.items():
+    for name, value in parts.items():  # null makes policy.js with placeholders valid JavaScript
         text = text.replace(f"/* {name} */ null", json.dumps(value))
     return text.encode()
 
@@ -63,7 +63,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
             if isinstance(value, str):
                 names.append(value)
             else:
-                names.append(f"{len(nodes)}_{i}")
+                names.append(f"{len(nodes)}_{i}")  # no other constant has this name
                 constants.append(numpy_helper.from_array(np.asarray(value), names[-1]))
         nodes.append(helper.make_node(kind, names, [f"{kind}_{len(nodes)}"], **attributes))
         return nodes[-1].output[0]
@@ -82,7 +82,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
     sizes = {x: width}  # of the model's inputs
     if "command" in tensors:
-        *_, centre, scale = tensors["command"]
+        *_, centre, scale = tensors["command"]  # the last of `COMMAND_ROWS`
         sizes[command] = num_commands = len(centre)
         command = node("Mul", node("Sub", command, centre), scale)
     if "mean" in tensors:

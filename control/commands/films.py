@@ -150,5 +150,5 @@ def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy)
         print(f"training {name} on {stage}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
             trained = loop.train_to_end(training, watch=watch)
-    short_stage, _, _ = stage.partition(",")  # without parameters of the environment
+    short_stage, _, _ = stage.partition(",")  # without the parameters of an environment, or ", which was learned"
     return Actor(lambda: trained.policy, f"{name}, {int(trained.steps[0]):,} steps on {short_stage}")

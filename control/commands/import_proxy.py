@@ -24,7 +24,7 @@ def import_proxy(settings: Settings) -> int:
     original = originals.read(path)
     game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
     spaces, tensors = spaces_of(game), dict(original.tensors)
-    if original.kind == "bandit":  # our networks have the action before the observation
+    if original.kind == "bandit":  # the inputs are observation and action; in our networks the action is first
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], axis=1)
     implementation, choices = files.implementation_of(original.kind), {"proxy": original.kind}
     agent = original.agents.get("agent", agents_of(implementation, game, choices))
@@ -62,7 +62,8 @@ def _game_of_file(original: originals.Original, path: Path) -> str:
     """Return the environment whose name is in the content of the file, or else in its path: the name of the file, or of
     its folder if the file is called checkpoint. Raises SettingError if the environment is unknown."""
     name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
-    name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
+    # synthetic-gymnax has another name for this environment.
+    name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)
     try:
         return resolve(name).name
     except SettingError as error:

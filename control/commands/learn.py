@@ -353,7 +353,8 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
-    callback = StopWhenFlat(math.ceil(_PATIENCE * num_evaluations), watch, task.spaces.max_return, baseline)
+    patience = math.ceil(_PATIENCE * num_evaluations)  # evaluations without a better one, which end the training
+    callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
     folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
@@ -414,7 +415,7 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
     real_steps: list[int] = []  # numbers of steps in the environment
     stages: Any = stages_of(settings.proxy, task.game)
     flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
-    explained = stages.explained_variance
+    explained = stages.explained_variance  # of the fit that `cloned_proxy` has made
     _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
     return {"real_steps": sum(real_steps), "explained_variance": explained}
 
@@ -546,7 +547,9 @@ def learners(spaces: Spaces) -> tuple[str, ...]:
     """Return the implementations of the agents in the exam: algorithms of different kinds."""
     if not isinstance(spaces.actions, Discrete):
         return "TD3", "SAC", "PPO"
-    return "DDQN", "PPO", "QLearning" if spaces.one_hot else "A2C"
+    if spaces.one_hot:  # observations are numbered cells
+        return "DDQN", "PPO", "QLearning"
+    return "DDQN", "PPO", "A2C"
 
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **changes: Any) -> InnerLoop:
@@ -595,7 +598,7 @@ def _command_text(task: Task) -> str:
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
     left``. It is empty if they take less than a second."""
-    step = 1 / task.results["probe"]["steps_per_second"]
+    step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
     bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
     bandit_agents = task.options.exam_agents * len(learners(task.spaces))
     exam_step = bandit_agents * bandit_step + _REAL_AGENTS * len(_learners_on_task(task)) * step  # of all agents

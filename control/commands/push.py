@@ -25,15 +25,17 @@ def check_hub(name: str) -> None:
 
 
 def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[str, object], result: str) -> None:
-    """Upload a model to ``name`` on the hub: a file, ``config`` as config.yaml, and a model card. ``write(folder)``
-    writes the file to a temporary folder. The card has a table with ``rows`` (name -> value) and ``result``, the text
-    of an evaluation. The first two rows, algorithm and environment, become the title. Raises UserError."""
+    """Upload a model to ``name`` (``user/name``) on the hub: the file that ``write(folder)`` writes to a temporary
+    folder, the text ``config`` as config.yaml, and a model card. The card has a table with ``rows`` (name -> value) and
+    ``result``, the text of an evaluation. The first two rows, algorithm and environment, become the title. Raises
+    UserError if the upload fails."""
     from huggingface_hub import HfApi
 
-    title = " on ".join(str(value) for value in list(rows.values())[:2])
+    title_names = [str(value) for value in list(rows.values())[:2]]
+    title = " on ".join(title_names)
     rows = {**rows, "versions": ", ".join(f"{key} {value}" for key, value in versions().items())}
     table = "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items())
-    tags = json.dumps(["reinforcement-learning", *title.split(" on ")])
+    tags = json.dumps(["reinforcement-learning", *title_names])  # a list in JSON is also YAML
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         write(folder)

@@ -105,7 +105,7 @@ class Film:
 
 
 class Run:
-    """A training run: its metrics, and the agent of its best checkpoint, or of its last one without an evaluation.
+    """A training run: its metrics, and the agent of its best checkpoint (of its last one if it was never evaluated).
 
     :param path: Folder of the run, or a checkpoint.
     :param finished: False if Ctrl-C ended the training.
@@ -213,7 +213,8 @@ class Run:
 
     @contextlib.contextmanager
     def _loop(self, episodes: int, seed: int, gamename: str | None = None) -> Iterator[Loop]:
-        """Context manager that yields the loop that plays ``episodes`` with the agent of every seed of the run."""
+        """Context manager that yields the loop that plays ``episodes`` with the agent of every seed of the run. The
+        ``seed`` determines the episodes, which are played in ``gamename``, by default in the run's environment."""
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         configure_process(settings.run)
         if gamename:
@@ -226,8 +227,9 @@ class Run:
 
 
 def settings_to_play(settings: Settings, episodes: int) -> Settings:
-    """Return ``settings`` for an evaluation of ``episodes`` episodes in at most `ENVS` parallel environments, the
-    setting ``eval_episodes`` of a loop. Agents whose config has this setting keep its value."""
+    """Return ``settings`` for an evaluation of ``episodes`` episodes in at most `ENVS` parallel environments."""
+    # A loop has ``eval_episodes`` parallel environments. Only the run's setting changes: an agent whose config has a
+    # setting of this name keeps its value.
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
@@ -263,7 +265,7 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     selects the format (`FORMATS`). Raises SettingError if the file exists or cannot be written, or if the policy is not
     a single network."""
     run, actions = settings.run, agent.spaces.actions
-    network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)
+    network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)  # 0: the first seed
     if network is None:
         problem = f"export: a single network does not describe the policy of {run.implementation} on {run.gamename}"
         allowed = "observations that are vectors or cells, and with desire_rank no command.return"
@@ -293,6 +295,6 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)
     except (ValueError, ModuleNotFoundError, OSError) as error:
-        reason = one_line(error) or error
+        reason = one_line(error) or error  # `one_line` returns None for a ValueError
         raise SettingError(f"export is {str(path)!r}, which cannot be written: {reason}", "export") from error
     return path

@@ -99,6 +99,7 @@ def search_space(settings: Settings) -> Space:
     hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
     path = user_path or str(_published_file(settings))
+    # Which settings exist depends on these settings.
     choices = {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
     choices["agent"] = settings.run.agent
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
@@ -127,6 +128,7 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     if settings.proxy is not None:
         trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
     trial = from_dict(trial_values | _with_hidden_sizes(values, settings))
+    # `from_dict` knows only the settings, not the features that the environment lacks.
     return dataclasses.replace(trial, missing_features=settings.missing_features)
 
 
@@ -190,8 +192,9 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting
     if flag.kind.item in (int, float) and not flag.kind.is_list:
-        is_integer = flag.kind.item is int
-        ranges = [kind for kind, (_, types) in KINDS.items() if types and (types == (int, int) or not is_integer)]
+        ranges = [kind for kind, (_, types) in KINDS.items() if types]  # all kinds except "choice"
+        if flag.kind.item is int:
+            ranges = [kind for kind in ranges if kind.endswith("randint")]
     if not isinstance(entry, dict) or len(entry) != 1:
         allowed = " or ".join(["a list of choices", *ranges])
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")

@@ -24,11 +24,12 @@ def command(settings: Settings, *words: object) -> Command:
 
 
 def path_text(value: object, folder: Path | None = None) -> str:
-    """Return ``value`` as text. A path inside ``folder`` becomes relative to it, and any other path inside the working
-    directory becomes relative to that."""
-    for base in (folder, Path.cwd()):
-        if base and isinstance(value, Path) and base != value and value.is_relative_to(base):
-            value = value.relative_to(base)
+    """Return ``value`` as text. A path inside ``folder`` becomes relative to it. Any other path inside the working
+    directory becomes relative to the working directory."""
+    if isinstance(value, Path):
+        for base in (folder, Path.cwd()):
+            if base and base != value and value.is_relative_to(base):
+                return str(value.relative_to(base))
     return str(value)
 
 

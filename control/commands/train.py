@@ -123,7 +123,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
 
 def _print_heading(module: RunModule, folder: Path) -> None:
     """Print the implementation, game, seeds and folder of a run. At the start of a search in a game for which no preset
-    has settings, also train agents on the real environment, and print whether they learn."""
+    has settings, also train agents on the real environment, and print whether they learn. A search with ``start_from``
+    does not need this."""
     run, epochs_done = module.settings.run, module.epoch
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
@@ -132,9 +133,10 @@ def _print_heading(module: RunModule, folder: Path) -> None:
     print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
     game, _, _ = run.gamename.partition(",")  # without parameters of the environment
     has_settings = game in family(run.implementation).prepared_games
-    if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not has_settings:
+    if isinstance(module, ProxyModule):
+        begins_search = module.evolves and epochs_done == 0
         # With ``start_from``, a teacher or a proxy already shows that agents can learn.
-        if module.config.start_from is None:
+        if begins_search and not has_settings and module.config.start_from is None:
             print_wrapped(real_agents_text(module))
 
 
@@ -181,7 +183,7 @@ def fit(
 
 def _loggers(run: RunConfig, folder: Path, resumes: bool) -> list[Logger]:
     """Return Lightning's logger for wandb, MLflow or Trackio, in a list. It is empty for other loggers, because
-    `RunLog` writes metrics.csv and TensorBoard. ``resumes``: the run continues from a checkpoint."""
+    `RunLog` writes metrics.csv and TensorBoard. ``resumes`` says whether the run continues from a checkpoint."""
     if run.logger not in _PACKAGE_LOGGERS:
         return []
     name = "/".join(folder.parts[-4:])  # EXPERIMENT/IMPLEMENTATION/seed_N/version_K
@@ -218,7 +220,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     when a run resumes. Raises SettingError if the user changes another setting."""
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     old_values, new_values = as_dict(previous), as_dict(settings)
-    by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
+    by_flag = names_with(settings.run, "by_flag")  # settings whose values are never taken from the checkpoint
     # A search uses ``target_return`` only with ``quit_when_solved``. The user may change the first, so also the second.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
@@ -227,9 +229,10 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     check_unchanged((explicit_names & old_values.keys()) - changeable, old_values, new_values)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
-    if new_values["total_steps"] is not None and "total_steps" in explicit_names and end_name != "total_steps":
-        # The user set ``total_steps``, which ends the run from now on. The number of epochs of the interrupted run must
-        # not end it, so it becomes the user's number, or null without one.
+    user_limits_steps = "total_steps" in explicit_names and new_values["total_steps"] is not None
+    if user_limits_steps and end_name != "total_steps":
+        # From now on ``total_steps`` ends the run. The number of epochs of the interrupted run must not end it, so it
+        # becomes the user's number, or null without one.
         changes[end_name] = new_values[end_name]
     changes["resume"] = False
     return dataclasses.replace(previous.replace(**changes), imports=settings.imports)
@@ -286,8 +289,9 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
 
 
 def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield pairs ``(name, value)`` for the summary: the best score, with whether it solves the environment and, if it
-    is not a greedy return, the best greedy return; and the last greedy return if it is below the best score."""
+    """Yield pairs ``(name, value)`` for the summary. The first has the best score, and whether it solves the
+    environment. If the score is not a greedy return, the best greedy return is added. If it is one, and the last greedy
+    return is lower, a second pair has the last greedy return."""
     loop = module.loop
     columns = run_dir.read_metrics(folder / "metrics.csv")  # with a row for each seed in each epoch
     returns: dict[int, list[float]] = {}  # greedy ones of the seeds, by epoch

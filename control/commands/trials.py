@@ -1,8 +1,8 @@
 """Trials of a hyperparameter search, which are training runs that report their evaluations, and the results of the
 search. Does not use Ray.
 
-Trials may themselves be searches for a proxy (proxy searches), as in Ferreira et al. 2022, arXiv 2202.02790. Their
-score of a trial is the mean number of generations that three proxy searches need to solve the task.
+Trials may themselves be searches for a proxy (proxy searches), as in Ferreira et al. 2022, arXiv 2202.02790. In that
+paper, the score of a trial is the mean number of generations that three proxy searches need to solve the task.
 """
 
 import contextlib
@@ -183,7 +183,8 @@ class Search:
         if measure == "env_steps":  # the number of steps of the last evaluation is unknown
             return True
         between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
-        return trial.last.get(measure, 0) + between_evaluations > length
+        next_evaluation = trial.last.get(measure, 0) + between_evaluations
+        return next_evaluation > length
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
@@ -356,8 +357,9 @@ def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best
 
 
 def with_trial_defaults(settings: Settings) -> Settings:
-    """Return ``settings`` with the defaults for trials that are proxy searches. Other settings are returned unchanged.
-    Raises SettingError if the objective lacks a setting that it needs."""
+    """Return ``settings`` with the defaults for trials that are proxy searches. If trials train agents, return
+    ``settings`` unchanged. Raises SettingError if the objective lacks a setting that it needs, or if it is set although
+    trials train agents."""
     run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
     if proxy is None:
         if objective is not None:
@@ -397,8 +399,9 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
-    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. If it stops
-    with a UserError, it counts as unsolved: all proxies had the same fitness, or the mean diverged."""
+    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. A UserError
+    says that all proxies had the same fitness or the mean diverged. It only ends the search, which is then unsolved. A
+    SettingError ends the trial."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
@@ -408,8 +411,8 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
         try:
             module.log_all = False
             fit(module, folder, [Progress()])
-        except SettingError:
-            raise  # it ends the trial
+        except SettingError:  # a UserError too
+            raise
         except UserError as error:
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())

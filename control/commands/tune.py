@@ -256,9 +256,10 @@ def _scheduler(search: Search) -> Any:
         return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
     if "asha" in search_config.tune_algorithm:
         first_evaluation = min(length, settings.schedule.eval_every) if measure == "epoch" else 1
+        shortest_trial = max(length // 8, first_evaluation)  # no trial is stopped before an eighth of its length
         # ``max_t`` is above the last report, so that a complete trial ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
-            *metric, max_t=length + 1, grace_period=max(length // 8, first_evaluation), reduction_factor=reduction
+            *metric, max_t=length + 1, grace_period=shortest_trial, reduction_factor=reduction
         )
         controller: Any = None  # ASHA does not use it
         for trial in search.kept:
@@ -273,11 +274,11 @@ def _scheduler(search: Search) -> Any:
         if name not in names_with(settings.agent, "perturbed"):
             del mutations[name]
         elif dimension.kind == "choice":
-            mutations[name] = dimension.labels
+            mutations[name] = dimension.labels  # as a list, PBT moves to a neighbour of a choice
     return schedulers.PopulationBasedTraining(
         *metric,
         perturbation_interval=_perturbation_interval(settings),
-        custom_explore_fn=space.clamp,
+        custom_explore_fn=space.clamp,  # perturbed numbers stay in their ranges
         hyperparam_mutations=mutations,
         log_config=False,
     )

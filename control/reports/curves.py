@@ -167,7 +167,8 @@ def shown_label(label: str) -> str:
 
 def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:
     """Draw the ``curves [N, G]`` of N seeds over ``x [G]``: their mean, its 95 % band, and the interquartile mean as a
-    dashed line. ``with_seeds`` adds thin lines of the seeds, which two seeds have instead of band and dashed line."""
+    dashed line. ``with_seeds`` adds a thin line for each seed. Fewer than three seeds have no band and no dashed line,
+    and two seeds always have their thin lines."""
     if not len(x):
         return
     marker = "o" if len(x) == 1 else None  # a line through one point cannot be seen

@@ -227,12 +227,13 @@ def figure_panels(
 
 
 def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:
-    """Move the panels of a figure, whose rows have this ``height`` in inches together, into one narrow column."""
+    """Move the panels of a figure into one narrow column. ``height`` is the height of all rows together, in inches."""
     ratios = axes[0].get_gridspec().get_height_ratios()
     heights = [height * ratios[axis.get_subplotspec().rowspan.start] / sum(ratios) for axis in axes]
     for number, place in enumerate(figure.add_gridspec(len(axes), height_ratios=heights)):
         axes[number].set_subplotspec(place)
-    for artist in [*figure.legends, *figure.texts[1:]]:  # of `_frame`, which changes the first text, the title
+    # `_frame` adds legend and note a second time. The first text is the title, which `_frame` replaces.
+    for artist in [*figure.legends, *figure.texts[1:]]:
         artist.remove()
     figure.set_size_inches(NARROW, sum(heights))
 
@@ -246,7 +247,8 @@ def set_title(axis: Any, words: str, width: float) -> None:
 def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     """Label the rows 0, 1, ... of a panel, from the top to the bottom."""
     axis.set_yticks(range(len(labels)), labels)
-    axis.set_ylim(len(labels) - 0.4, -0.6)  # reversed: row 0 is at the top
+    margin = 0.6  # from the middle of the first and the last row to the edge
+    axis.set_ylim(len(labels) - 1 + margin, -margin)  # reversed: row 0 is at the top
     axis.tick_params(axis="y", length=0)
     axis.grid(False, axis="y")
 

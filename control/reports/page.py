@@ -112,15 +112,17 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     steps = f"{group.steps} steps"
     if group.is_search:
         steps += f" of all agents, {group.real_steps} real steps"
-    return f"{seeds}, {steps}, {group.duration} of training and tests, experiment {group.names[:2][-1]}"
+    *_, experiment = group.names[:2]  # of (game, experiment, implementation); a copied folder has only its name
+    return f"{seeds}, {steps}, {group.duration} of training and tests, experiment {experiment}"
 
 
 def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
-    """Return the conclusion as sentences: which runs solve the environment, their results, and verdicts of searches. It
-    is good, bad or, with None, neither."""
+    """Return the conclusion as sentences, and whether it is good (True), bad (False) or neither (None). The sentences
+    name the runs that solve the environment, results, verdicts of searches, and runs that have not finished."""
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
+    # Below, verdicts are "solved", "not solved", "" if that is unknown, or "failed" of a search.
     if len(groups) == 1:
         verdict, sentences = judged[0].sentences()
         verdicts = {verdict}
@@ -131,7 +133,8 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         for folder in group.folders:
             if sentence := folder.scores.get("verdict"):
                 sentences.append(sentence if len(judged) == 1 else f"{group.label}: {sentence}")
-                verdicts |= set() if folder.scores["passed"] else {"failed"}
+                if not folder.scores["passed"]:
+                    verdicts.add("failed")
     unfinished = [text for group in groups for text in group.unfinished]
     if unfinished:
         sentences.append(f"Interrupted, or still running: {'; '.join(unfinished)}.")
@@ -141,15 +144,16 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
 
 
 def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
-    """Return sentences about several groups: which of them solve the environment, and their returns, the best first. Of
-    many groups, only the best is named."""
+    """Return sentences about several groups: which of them solve the environment, and their returns, the best first. If
+    there are many groups, they are counted, and only the best is named."""
     ranked = sorted(groups, key=lambda group: group.result["mean"], reverse=True)
     has_few = len(groups) <= _MAX_NAMED
     parts = []
     for verdict in ("solved", "not solved"):
         labels = [group.label for group in ranked if group.verdict == verdict]
         if labels:
-            parts.append(f"{verdict} by {', '.join(labels) if has_few else f'{len(labels)} of {len(groups)}'}")
+            groups_text = ", ".join(labels) if has_few else f"{len(labels)} of {len(groups)}"
+            parts.append(f"{verdict} by {groups_text}")
     results = [f"{number_text(group.result['mean'])} of {group.label}" for group in ranked]
     heading = "Returns at the end of training" if has_few else "Highest return at the end of training"
     verdicts = "; ".join(parts)
@@ -229,7 +233,7 @@ def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:
     pictures = []
     with tempfile.TemporaryDirectory() as folder:
         for file in draw(figure, Path(folder, "figure.svg"), FigureStyle(narrow=True)):
-            title = _FIGURES[file.stem.removeprefix("figure").removeprefix("_")]
+            title = _FIGURES[file.stem.removeprefix("figure").removeprefix("_")]  # of figure, figure_losses, ...
             alt = f"{title or 'Curves'} of {_title(groups)}. The tables have the numbers"
             pictures.append(Picture(data_url(file), alt, title, data_url(narrow_file(file))))
     return pictures
@@ -250,7 +254,7 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table
     """Return the table of all settings, and the table of the settings that differ between groups or from their
     defaults. A table is None if it would be empty. Defaults are unknown for settings of another program or version."""
     folders = [folder for group in groups for folder in group.folders]
-    defaults: dict[str, dict[str, str]] = {}  # name of a setting -> its defaults, with the meaning for each
+    defaults: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
     for folder in folders:
         if folder.settings is not None:
             run = folder.settings.run
@@ -264,7 +268,7 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table
         row = [name, *texts, " / ".join(meanings) or "-", " / ".join(dict.fromkeys(meanings.values())) or "-"]
         rows.append(row)
         values = set(texts) - {"-"}  # of the groups that have the setting
-        is_default = not meanings or values <= meanings.keys()
+        is_default = not meanings or values <= meanings.keys()  # without meanings, the default is unknown
         if name not in _NAMED and (len(values) > 1 or not is_default):
             changed_rows.append(row)
     header = ["setting", *([group.label for group in groups] if len(groups) > 1 else ["value"]), "default", "meaning"]
@@ -284,7 +288,7 @@ def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
         for entry in entries:
             for name, version in entry.items():
                 versions_by_program.setdefault(name, []).append(version)
-    versions_by_program.pop("from", None)  # the first epoch of an entry
+    versions_by_program.pop("from", None)  # no program: the epoch from which an entry is valid
     rows = [[name, " | ".join(dict.fromkeys(texts))] for name, texts in versions_by_program.items()]
     return Table([["program", "version"], *rows], "Versions") if rows else None
 

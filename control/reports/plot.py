@@ -90,8 +90,9 @@ class Figure:
     @cached_property
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
         """``(tag, tasks)``: the tag of the return by which algorithms are compared, and their scores ``[N]`` by
-        environment and label. The tag is the greedy return if all have it. Algorithms with fewer than three seeds are
-        omitted, and so are searches unless all arms are searches."""
+        environment and label. The tag is the greedy return if all have it, otherwise the first that all have; without
+        one, both are empty. Algorithms with fewer than three seeds are omitted, and so are searches unless all arms are
+        searches."""
         arms = [arm for arm in self.arms if not arm.is_search] or self.arms
         shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
         if not shared:
@@ -198,7 +199,8 @@ def figure_of(groups: Sequence[Group]) -> Figure:
 def read_numbers(
     path: Path, setting: str = "plot", allowed: str = "run folders, or a JSON file that it wrote"
 ) -> Figure:
-    """Return the content of a figure from its JSON. Raises SettingError about the ``setting`` for any other file."""
+    """Return the content of a figure from its JSON. For any other file, raises SettingError about the ``setting``, with
+    the text ``allowed`` about allowed values."""
     try:
         content = read_json(path, _MAX_BYTES)
         title, groups = str(content["runs"]), content["groups"]
@@ -231,7 +233,8 @@ def _arm_from_json(label: str, group: dict[str, Any], title: str) -> Arm:
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
     """Return a label for each group, made from the names in which they differ, and a text of the names that all share.
     For ``("cartpole", "debug", "PPO")`` and ``("cartpole", "debug", "A2C")``, they are ``["PPO", "A2C"]`` and
-    ``"cartpole, debug"``. If all groups have equal names, the last name is the label of each."""
+    ``"cartpole, debug"``. If all groups have equal names, the last name is the label of each. If groups have different
+    numbers of names, labels consist of all names, and the text is empty."""
     lengths = {len(group_names) for group_names in names}
     if len(lengths) > 1:
         return ["/".join(group_names) for group_names in names], ""
@@ -254,7 +257,8 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
 
 def file_stem(kind: str, games: Collection[str], labels: Collection[str], style: FigureStyle = DEFAULT_STYLE) -> str:
     """Return the name of a file, without its suffix, from its ``kind``, the environments and the labels of the groups,
-    such as ``plot_lunarlander_RCP-A_UDRL``."""
+    such as ``plot_lunarlander_RCP-A_UDRL``. If there are many, the name has their number instead. A dark theme and a
+    logarithmic axis are added to the name."""
     words = [kind]
     words += sorted(games) if len(games) <= 3 else [f"{len(games)}_environments"]
     words += sorted(labels) if len(labels) <= 4 else [f"{len(labels)}_groups"]
@@ -262,21 +266,25 @@ def file_stem(kind: str, games: Collection[str], labels: Collection[str], style:
         words.append("dark")
     if style.log:
         words.append("log")
-    return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]
+    return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]  # not too long for a file system
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
 def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None = None) -> list[Path]:
-    """Draw the returns and losses, and the comparison of scores as another figure, whose name ends in ``_scores``. The
-    losses of several environments are a figure too, whose name ends in ``_losses``. The first figure is ``target``. A
-    PNG stores the hash of the file ``numbers``. Return the files. There must be something to draw."""
-    separate_losses = "losses" if len(figure.arms_by_game) > 1 else ""
-    rows: dict[str, list[list[Panel]]] = {"": [], separate_losses: []}  # of panels, by the end of the figure's name
+    """Draw the returns, the losses, and the comparison of scores, and return the files. Losses are in the figure of
+    returns or, if there are several environments, in a separate figure.
+
+    There must be something to draw. The first figure that is not empty is the file ``target``; the names of the others
+    end in ``_losses`` and ``_scores``. A PNG stores the hash of the file ``numbers``.
+    """
+    returns_figure = ""
+    losses_figure = "losses" if len(figure.arms_by_game) > 1 else returns_figure
+    rows: dict[str, list[list[Panel]]] = {returns_figure: [], losses_figure: []}  # rows of panels of each figure
     for game, arms in figure.arms_by_game.items():
-        rows[""] += _panel_rows(game, arms, "return")
-        rows[separate_losses] += _panel_rows(game, arms, "loss")
+        rows[returns_figure] += _panel_rows(game, arms, "return")
+        rows[losses_figure] += _panel_rows(game, arms, "loss")
     tag, tasks = figure.comparison
     names = [name for name, panel_rows in rows.items() if panel_rows]
     if tasks:
@@ -299,11 +307,11 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
 def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
     """Return rows of at most three panels with the returns or losses (``kind``) of the ``arms`` in an environment.
     Agents of different families have separate panels of losses, because one tag means different losses for them."""
-    drawn_tags = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
-    agents = [arm for arm in arms if not arm.is_search]
-    common_tags = [tag for tag in drawn_tags if all(tag in arm.curves for arm in agents)]
+    logged_tags = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
+    agents = [arm for arm in arms if not arm.is_search]  # searches have other tags
+    common_tags = [tag for tag in logged_tags if all(tag in arm.curves for arm in agents)]
     panels: dict[tuple[str, str], Panel] = {}  # by tag and family
-    for tag in without_replaced(drawn_tags, common_tags):
+    for tag in without_replaced(logged_tags, common_tags):  # without noisier tags of the same quantity
         for arm in arms:
             if tag in arm.curves:
                 key = tag, _family_of(arm) if kind == "loss" else ""

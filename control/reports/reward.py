@@ -94,8 +94,8 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def _histogram(phi: Phi, obs: Tensor, terminated: Tensor, path: Path, title: str, style: FigureStyle) -> None:
-    """Draw the distribution of the output of the reward network phi at the observations ``obs [N, *O]`` of random play,
-    and at those among them that are ``terminated [N]``."""
+    """Draw two distributions of the output of the reward network phi at observations ``obs [N, *O]`` of random play:
+    one of observations at the end of an episode (``terminated [N]``), and one of all others."""
     values = phi(obs[None])[0]
     edges = np.histogram_bin_edges(values.numpy(), 50)
     with figure_panels(path, [[0]], (WIDTH, 2.9), style, title=title) as (axis,):
@@ -204,7 +204,8 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8)
-        if phi.uses_symexp:  # a tick for each power of ten would overlap the next
+        # By default there is a tick for each power of ten, and they overlap. Two powers of each sign and 0 remain.
+        if phi.uses_symexp:
             exponent = round(math.log10(values.abs().max().clamp(min=10)))
             powers = [10.0**exponent, 10.0 ** (exponent // 2)]
             bar.set_ticks(sorted([0.0, *powers, *(-power for power in powers)]))

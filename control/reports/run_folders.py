@@ -127,7 +127,7 @@ class RunFolder:
     def film_text(self, film: Path) -> str:
         """Return the caption of a film: its kind, the seed and, if they are stored beside the film, the returns."""
         kind, _, number = film.stem.partition("_")
-        epoch = number.partition("_")[0].lstrip("0")  # of 0010_0
+        epoch = number.partition("_")[0].lstrip("0")  # the name of a film during training is epoch_0010_0
         kinds = {"final": "The trained agent", "eval": "Evaluation", "epoch": f"Training, epoch {epoch}"}
         path = self.file("videos", f"{film.stem}.txt")
         # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
@@ -175,8 +175,9 @@ class ReportGroup(Group):
 
     @cached_property
     def tag(self) -> str:
-        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
-        that all or some have; empty without any."""
+        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise the
+        first other tag that all runs have, otherwise the first tag that some runs have. Empty if no return was
+        logged."""
         statistics = self.summary["over_seeds"]
         num_seeds = {tag: numbers["n"] for tag, numbers in statistics.items()}
         num_seeds[tags.HELD_OUT_RETURN] = len(self._held_out)
@@ -222,8 +223,8 @@ class ReportGroup(Group):
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
-        """``(score, epoch)`` of the agent in best.ckpt. The score is a mean of two evaluations if they vary. None
-        without this file, and for searches, several runs, and agents that are chosen by their returns in training."""
+        """``(score, epoch)`` of the agent in best.ckpt. If evaluations vary, the score is the mean of two. None without
+        this file, and for searches, several runs, and agents that are chosen by their returns in training."""
         file, settings = self.folders[0].file("checkpoints", "best.ckpt"), self.folders[0].settings
         if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
             return None
@@ -259,6 +260,7 @@ class ReportGroup(Group):
             verdict = "" if self.solved is None else tables.solved_text(score, self.solved)
         elif self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
+            # RN is the implementation that learns a reward.
             source = "with the learned reward" if "RN" in self.names else "on the synthetic environment"
             result = f"{agents} new agents that trained {source} return {end}".strip()
         else:
@@ -276,6 +278,7 @@ class ReportGroup(Group):
         """Names of the runs that were interrupted or continue, with their epochs."""
         texts = []
         for folder in self.folders:
+            # Seeds in one folder train side by side, so the first of them stands for all.
             columns = next(run.columns for run in self.runs if run.source.parent == folder.path)
             epochs, steps = int(columns["epoch"].max()), int(columns["env_steps"].max())
             if folder.is_unfinished(epochs, steps):

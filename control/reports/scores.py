@@ -17,13 +17,14 @@ from control.reports.tables import Table
 
 POINTS = 201  # of a profile
 MAX_BANDS = 3  # profiles have bands (intervals) only in panels of at most so many algorithms
+_DOTS_BELOW, _MEAN_ABOVE, _HALF_BAR = 0.2, 0.16, 0.14  # places in a row of scores, in heights of a row
 Task = Mapping[str, Array]
 """Final scores ``[N]`` of the seeds of each algorithm on one environment."""
 
 
 def comparable(task: Task) -> dict[str, Array]:
-    """Return the scores ``[N]`` of the algorithms that can be compared: those with three seeds or more, or none if
-    there are fewer than two."""
+    """Return the scores ``[N]`` of the algorithms with three seeds or more. Empty if fewer than two algorithms have so
+    many seeds, because there is nothing to compare."""
     eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= MIN_RUNS}
     return eligible if len(eligible) > 1 else {}
 
@@ -95,6 +96,7 @@ def draw(
         heights.append(0.75 * height)
     options: Any = {"title": title, "note": note, "heights": heights}
     with figure_panels(target, rows(*lengths), (WIDTH, sum(heights)), style, numbers, **options) as axes:
+        # A row has the scores of a task, then its profiles. The last axis, of improvements, may remain.
         for (name, task), score_axis, profile_axis in zip(tasks.items(), axes[::2], axes[1::2], strict=False):
             _draw_scores(score_axis, task, colours)
             _draw_profiles(profile_axis, task, colours)
@@ -110,14 +112,15 @@ def draw(
 
 
 def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
-    """Draw a row for each algorithm of a task: dots for the scores, a diamond and line for mean and interval, and a bar
-    for the IQM."""
+    """Draw a row for each algorithm of a task: dots for the scores, a diamond and a horizontal line for mean and
+    interval, and a vertical bar for the IQM."""
     labels = ranked(task)
     for row, label in enumerate(labels):
         values, colour = np.asarray(task[label], float), colours[label]
-        dots_y, mean_y = row + 0.2, row - 0.16  # the y axis points down, so the mean is above the dots
+        dots_y, mean_y = row + _DOTS_BELOW, row - _MEAN_ABOVE  # the y axis points down
+        bar_ends = [mean_y - _HALF_BAR, mean_y + _HALF_BAR]
         axis.plot(values, [dots_y] * len(values), "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
-        axis.plot([iqm(values)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
+        axis.plot([iqm(values)] * 2, bar_ends, color=colour, linewidth=1.2)
         if bounds := interval(values):
             axis.plot(bounds, [mean_y] * 2, color=colour, linewidth=1.4)
         axis.plot(values.mean(), mean_y, "D", color=colour, markersize=3.6)

@@ -130,9 +130,10 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
     if learned_steps or task_steps:
         learned_text, task_text = (f"{steps:,.0f}" if steps else "never" for steps in (learned_steps, task_steps))
         text += f"; steps until the median agent solves a test: {learned_text} (task's reward: {task_text})"
-        is_sooner = (learned_steps or math.inf) <= SOONER * (task_steps or math.inf) and bool(learned_steps)
+        # None: the median agent solves no test.
+        is_sooner = learned_steps is not None and learned_steps <= SOONER * (task_steps or math.inf)
         helps |= is_sooner and not task_score.exceeds(learned_score)
-    helps &= learned_score.count >= task_score.count
+    helps &= learned_score.count >= task_score.count  # no more agents diverge
     return f"The learned reward {'helps' if helps else 'shows no clear gain'}: {text}."
 
 
@@ -259,7 +260,8 @@ def importance_figure(
     bounds = {name: np.percentile([sample[name] for sample in resampled], [2.5, 97.5]) for name in importance}
     top = list(importance)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
-    heights = [max(1.5, 0.17 * len(importance) + 0.7), 1.7]  # of the importances, and of the panels of scores
+    # In inches, of the importances (a bar has 0.17) and of the panels of scores.
+    heights = [max(1.5, 0.17 * len(importance) + 0.7), 1.7]
     size = (WIDTH, sum(heights))
     with figure_panels(target, rows(1, len(top)), size, style, numbers_file, note=note, heights=heights) as (
         bars,

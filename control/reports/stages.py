@@ -13,7 +13,7 @@ from control.reports.tags import GREEDY
 
 PAGE, TEACHER = "page.html", "teacher.ckpt"  # in the folder of `--learn`
 RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
-_POLICIES = 4  # scores of single policies in `exam_scores`, before the scores of agents
+_NUM_POLICIES = 4  # number of single policies in `exam_scores`, which precede the agents
 GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
 
@@ -36,7 +36,7 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
     of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these.
     ``with_returns=False`` leaves out the numbers that `returns_table` shows."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
-    # The last verdict, divided into its sentences.
+    # The last verdict, if any, divided into its sentences.
     sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
     if exam := results.get("exam"):
         if not with_returns:
@@ -45,6 +45,7 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
         if scores and with_returns:
             sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
         steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
+        # The steps of a teacher that the user provided are unknown.
         excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
         cost = f"{steps:,} steps of the task{excluded}"
         if scores:
@@ -69,6 +70,7 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
         elif name == "teacher":
             numbers["teacher_return"] = result["score"]["mean"]
         elif name == "bandit":
+            # A round is a pair: the steps of the stage so far, and the mean return of a clone.
             points += [("learn/clone_return", value, first_step + done) for done, value in result["rounds"]]
             numbers["clone_return"] = result["score"]["mean"]
         elif name == "exam":
@@ -84,7 +86,8 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
 
 
 def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float, int]]]:
-    """Return reward -> points of the curve with this reward: tag, mean return of the agents, and steps."""
+    """Return the learning curves of `race` by the name of the reward. A point of a curve has the tag, the mean return
+    of the agents, and their steps. Empty without a race."""
     race = results.get("race", {"arms": {}})
     curves: dict[str, list[tuple[str, float, int]]] = {}
     for reward, arm in race["arms"].items():
@@ -94,10 +97,11 @@ def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float,
 
 
 def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the scores of random play, a constant action, the teacher, its clone and fresh agents, by their names in
-    figures and tables. Requires the results of `exam`."""
+    """Return the scores of `_NUM_POLICIES` policies (random play, a constant action, the teacher, its clone), then of
+    fresh agents, by their names in figures and tables. Requires the results of `exam`."""
     probe, exam = results["probe"], results["exam"]
     scores = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
+    # The stage `bandit` clones the teacher: its score is of the policy that is best on the bandit.
     scores |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
     scores |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     scores |= {f"{name} on the task": score for name, score in exam["real"].items()}
@@ -105,14 +109,16 @@ def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def returns_table(results: Mapping[str, Any]) -> Table:
-    """Return the table of `exam_scores`: mean returns, their place between random play and the teacher, and the number
-    of agents or, of a single policy, of episodes."""
+    """Return the table of `exam_scores`: mean returns, how far they are on the way from random play to the teacher, and
+    the number of values in the mean. A single policy has a value for each episode; a kind of agents has a value for
+    each agent."""
     scores = exam_scores(results)
     random_play, goal = scores["random play"]["mean"], scores["teacher"]["mean"]
     rows = [["policy", "return ± 2 standard errors", "way to teacher", "mean of"]]
     for number, (name, score) in enumerate(scores.items()):
         way = percent_text((score["mean"] - random_play) / (goal - random_play))
-        count = f"{score['count']} {'episodes' if number < _POLICIES else 'agents'}"
+        is_policy = number < _NUM_POLICIES
+        count = f"{score['count']} {'episodes' if is_policy else 'agents'}"
         rows.append([name, with_margin(score["mean"], 2 * score["error"]), way, count])
     return Table(rows, "Returns on the task")
 

@@ -28,8 +28,9 @@ def iqm(values: ArrayLike, axis: int = 0) -> Array:
 
 
 def interval(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> tuple[Array, Array] | None:
-    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of the mean or `iqm` over runs ``[N, ...]``. A run
-    is resampled with all its values. Equal arguments give equal intervals. Returns None for fewer than three runs."""
+    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of a ``statistic`` over runs ``[N, ...]``, such as
+    the mean or `iqm`. A run is resampled with all its values. Equal arguments give equal intervals. Returns None for
+    fewer than three runs."""
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < MIN_RUNS:
         return None

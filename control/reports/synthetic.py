@@ -105,7 +105,7 @@ def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> np.ndarra
 
 
 def _play(policy: Policy, environment: Environment) -> Trajectory:
-    """Return one episode in each environment of each agent, from the seeds 0, 1, ..."""
+    """Play one episode in each environment of each agent, from the seeds 0, 1, ..., and return the episodes."""
     agents, envs = environment.members, environment.envs
     return rollout(policy, environment, torch.arange(agents * envs).view(agents, envs))
 
@@ -140,8 +140,8 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
     """Return a histogram for each number of the state and for the reward, as data for JSON. ``samples`` maps a kind of
     samples to states and rewards ``[N, S + 1]`` (`behaviour`). A histogram has a ``name``, the ``edges`` of its 60
-    bins and, for each kind, the fraction of the samples in each bin. A bandit has no next states, so its answers to
-    real states are omitted."""
+    bins and, for each kind, the fraction of the samples in each bin. A bandit has no next states, so histograms of its
+    states omit the kind "synthetic on real"."""
     size = samples["real"].shape[1] - 1
     panels = []
     for column, name in enumerate([*state_names(game, size), "reward"]):
@@ -176,9 +176,9 @@ def draw_histograms(path: Path, panels: list[dict[str, Any]], style: FigureStyle
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
-    """Return K actions and the rewards ``[K, N]`` of a synthetic environment for them in ``states [N, S]``. Discrete
-    actions are all actions. Continuous actions are values of one ``coordinate``, with the other coordinates at the
-    middle of their ranges."""
+    """Return K actions ``[K]`` and the rewards ``[K, N]`` of a synthetic environment for them in ``states [N, S]``. If
+    actions are discrete, these are all actions. If they are continuous, these are values of one ``coordinate``, with
+    the other coordinates at the middle of their ranges."""
     networks: Any = proxy.networks
     synthetic = networks.with_weights(proxy.parameters[None])  # one member
     space, num_states = networks.actions, len(states)
@@ -192,7 +192,7 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
         action_batches = middle.repeat(_ACTIONS, 1, num_states, 1)  # [K, 1, N, A]
         action_batches[..., coordinate] = actions.view(-1, 1, 1)
     rewards = [synthetic.step(states[None], action_batch).reward for action_batch in action_batches]
-    return actions, torch.cat(rewards)
+    return actions, torch.cat(rewards)  # K rewards of shape [1, N]
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

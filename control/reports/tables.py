@@ -26,6 +26,7 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Whether the cells of each column are numbers, which are aligned to the right in HTML."""
+        # A cell may also be empty or "-", which is a missing number.
         return [all(re.match(r"-?\d|-?$", cell) for cell in column) for column in zip(*self.rows[1:], strict=True)]
 
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
@@ -129,7 +130,7 @@ def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> d
     if summary["iqm_interval"]:
         low, high = summary["iqm_interval"]
         interval_text = f"{number_text(low)} to {number_text(high)}"
-    else:
+    else:  # fewer than three seeds; "-" for none
         interval_text = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
     cells = (number_text(summary["mean"]), number_text(summary["iqm"]), interval_text)
     texts = dict(zip(AGGREGATES, cells, strict=True))
@@ -154,7 +155,8 @@ def percent_text(share: float) -> str:
 def with_margin(value: float, margin: float) -> str:
     """Return a value and its margin with the same number of decimals, such as ``247.3 ± 5.1``."""
     text = number_text(value)
-    return f"{text} ± {margin:,.{len(text.partition('.')[2])}f}"
+    _, _, decimals = text.partition(".")
+    return f"{text} ± {margin:,.{len(decimals)}f}"
 
 
 def with_interval(value: float, bounds: Sequence[Any] | None, digits: int | None = None) -> str:

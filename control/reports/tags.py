@@ -1,4 +1,4 @@
-"""Names of logged quantities, shared by all families of algorithms, and the table of those in figures and tables.
+"""Names of logged quantities, shared by all families of algorithms, and the list of quantities in figures and tables.
 
 A name is a column of metrics.csv and a tag in TensorBoard and other loggers. docs/tensorboard.md explains all of them.
 To have a loss drawn, add a line with the kind ``loss``. Tags without a line are logged and not drawn.
