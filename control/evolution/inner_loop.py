@@ -158,7 +158,8 @@ def train(
             is_running = running[all_ended.members]
             if not stops_early or not is_running.any():
                 continue
-            ended = Ended(*(column[is_running] for column in all_ended))  # rules may be slow, so they get no others
+            # Rules may be slow, so they only get the episodes of running members.
+            ended = Ended(*(column[is_running] for column in all_ended))
             num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
             is_done = torch.zeros(len(ended.members), dtype=torch.bool)
             if rule is not None:
@@ -228,6 +229,7 @@ class InnerLoop:
             batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
             outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
             order += rows
+        # `argsort` inverts the order, so that agent i of the outcome has seed i again.
         return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
@@ -373,7 +375,8 @@ class InnerLoop:
         if config.inner_rule == "plateau":  # the returns no longer change
             return Plateau(members, window, config.early_out_virtual_diff, initial, config.plateau_floor)
         assert config.solved_reward is not None
-        # "tests" after training episodes; "solved" by the returns of these episodes
+        # With "tests", the scores are the results of tests after training episodes; with "solved", the returns of the
+        # training episodes themselves.
         test = self._test_members if config.inner_rule == "tests" else None
         return Solved(members, window, config.solved_reward, initial, test)
 

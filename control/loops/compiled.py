@@ -50,7 +50,8 @@ WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
-_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular}  # and `ActorPolicy`
+# The kind of agent by its policy. `ActorPolicy` is not here, because several kinds have it.
+_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular}
 
 
 # The next four functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
@@ -497,7 +498,7 @@ class CompiledLoop:
         if record_actions:
             recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
             was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
-            episodes.actions = recorded[was_running]
+            episodes.actions = recorded[was_running]  # of all N steps in all episodes, [N, ...]
         return episodes
 
     def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
@@ -508,9 +509,8 @@ class CompiledLoop:
         streams = Streams([0] * agent.members)
         module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
         world_name = type(_world_of(agent, loop.environment)).__name__
-        marker = (
-            cache_folder() / f"{module_name}.{world_name}.compiled"
-        )  # an empty file; exists if they are in the cache
+        # An empty file that exists if the functions for this kind of agent and of environment are in the cache.
+        marker = cache_folder() / f"{module_name}.{world_name}.compiled"
         if not marker.exists():
             family_name = module_name.split(".")[-2]
             note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")
