@@ -132,7 +132,8 @@ def train(
     says so, or after ``episodes`` episodes.
 
     After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
-    have ended are tested with their final weights. ``watch`` is called with the finished fraction.
+    have ended are tested with their final weights. When all have ended, no more tests follow. ``watch`` is called with
+    the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -173,7 +174,7 @@ def train(
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
             weights[running] = agent.flat_parameters[running]
-            policy = agent.with_weights(weights.clone())
+            policy = agent.with_weights(weights.clone())  # a copy, because training goes on to change ``weights``
             test_number = steps_done // test_every - 1
             curve.append(test(policy, test_number).unsqueeze(1))
     weights[running] = agent.flat_parameters[running]
@@ -196,8 +197,9 @@ class InnerLoop:
         configure_torch()
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
         self.kinds = parse_agents(agent)
-        self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
+        self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])  # `copy_for_kind` sets another one
         self.stages = stages_of(config, game)
+        # The module of machine code, whose import needs Numba; None for training in torch.
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
         self._training_test_steps = 0  # real steps of tests during training, in the current batch of agents

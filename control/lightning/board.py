@@ -79,7 +79,8 @@ class Board:
             return
         with Image.open(path) as picture:
             width, height = picture.size
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
+        rgb = 3  # the number of this colour space in TensorBoard's format
+        image = Summary.Image(height=height, width=width, colorspace=rgb, encoded_image_string=path.read_bytes())
         _add_value(self.writer, Summary.Value(tag=tag, image=image), steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:

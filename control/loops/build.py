@@ -168,8 +168,9 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     if not (has_machine_code or HAS_NUMBA):
         return False  # `decide_compiled` would recommend Numba, which would not help this implementation
 
-    def is_supported() -> bool:
-        """Make each loop use machine code if it can. Return whether all of them do."""
+    def change_loops() -> bool:
+        """Make each loop use machine code if it can. Return whether all of them do. `decide_compiled` calls this only
+        if the setting ``compiled`` is on."""
         if not has_machine_code:
             return False
         from control.loops.compiled import use_machine_code  # imports Numba
@@ -177,4 +178,4 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
         # A list, so that every loop is changed. With a generator, `all` would end at the first False.
         return all([use_machine_code(loop, settings.run.num_threads) for loop in loops])
 
-    return decide_compiled(settings, settings.run.implementation, is_supported)
+    return decide_compiled(settings, settings.run.implementation, is_supported=change_loops)

@@ -420,10 +420,12 @@ class CompiledLoop:
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
     ) -> Iterator[Ended]:
-        """Make the steps of a block, from `_begin_block`, with the ``random_numbers``, ``{name: [M, T, ...]}``. With
-        ``pause``, yield the episodes that ended before their members go on; otherwise yield nothing. Overwrites
-        ``tensors``, and stores the state after the block in the loop."""
+        """Make the steps of a block, whose ``tensors`` and ``seeds`` are from `_begin_block`, with the
+        ``random_numbers``, ``{name: [M, T, ...]}``. With ``pause``, a member that ends an episode makes its next step
+        only after the episode was yielded. Otherwise yield nothing. Overwrites ``tensors``, and stores the state after
+        the block in the loop."""
         steps, running = seeds.shape[1], tensors["running"]
+        # The arrays share memory with ``tensors``, so compiled code writes its results there.
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
         block = Block(**arrays, pause=pause)
         members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
@@ -438,7 +440,7 @@ class CompiledLoop:
             ended_members, ended_steps, _ = indices  # [N] each
             if len(ended_members):
                 returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
-                tensors["done"].zero_()
+                tensors["done"].zero_()  # so that these episodes are not yielded again
                 yield Ended(ended_members, returns, lengths, loop.steps + ended_steps + 1)
             has_steps_left = tensors["steps_done"] < steps
             if not (running & has_steps_left).any():
@@ -473,7 +475,8 @@ class CompiledLoop:
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
         """Play K greedy episodes of each of M members from ``seeds [M, K]``, like `play_episodes`. Return None if a
-        compiled function is missing, if an episode may never end, or to record actions on a map."""
+        compiled function is missing, if an episode may never end, or if actions shall be recorded on a map, where
+        repeated steps are not played."""
         player_and_world = _player_and_world(policy, environment)
         if player_and_world is None:
             return None
