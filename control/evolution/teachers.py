@@ -36,7 +36,7 @@ from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
 from models.trajectory import Trajectory, discounted_returns
-from understudy.files import SUFFIX, pretrained
+from understudy.files import SUFFIX
 
 Teacher = Callable[[Tensor], Tensor]
 """A function from observations ``[N, S]`` to actions, ``[N]`` int64 or ``[N, A]``, or to action values ``[N, A]``."""
@@ -66,7 +66,7 @@ def is_teacher(source: str) -> bool:
     path = Path(source)
     if path.exists():
         return path.suffix != SUFFIX and find_proxy(path) is None
-    return ":" in source and source not in pretrained()
+    return ":" in source  # names of this project's proxies have no colon
 
 
 def policy_error(source: str, problem: str, allowed: str) -> SettingError:

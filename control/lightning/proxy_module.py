@@ -66,10 +66,10 @@ class ProxyModule(RunModule):
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
-        real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
+        real_text = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-            f"{self.steps_kind}: steps of all agents, {real}"
+            f"{self.steps_kind}: steps of all agents, {real_text}"
         )
 
     @torch.no_grad()

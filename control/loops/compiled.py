@@ -448,12 +448,13 @@ class CompiledLoop:
         _end_block(loop, tensors, seeds, self._world)
 
     def prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
-        """Build the objects that all blocks of the run use, at the first call."""
+        """Build the objects that all blocks of the run use, at the first call. Later calls do nothing."""
         if self._memories:
             return
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         kind, self._world = KINDS[type(agent)], _world_of(agent, loop.environment)
+        # The player shares memory with the agent's weights, so it always plays the current ones.
         self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert self._player is not None
         self._test_world = self._world if self.tests is None else self.tests.world
