@@ -55,12 +55,12 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     """Context manager that connects this process to Ray, and disconnects it at the end.
 
     ``address`` is ``host:port`` of the head of an existing cluster, or ``auto`` for the cluster of this machine. If it
-    is None, a local instance with ``cpus`` cores is started, and removed at the end. Variables of the environment that
-    the user has set stay. Raises UserError if the cluster cannot be reached or Ray cannot start.
+    is None, a local instance with ``cpus`` cores is started, and removed at the end. `_VARIABLES` do not replace
+    environment variables that the user has set. Raises UserError if the cluster cannot be reached or Ray cannot start.
     """
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
-    if address is None:  # all servers listen only on 127.0.0.1
+    if address is None:  # with this value, all servers of the local instance listen only on 127.0.0.1
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
         _check_cluster(address)
@@ -80,7 +80,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     }
     temporary = tempfile.mkdtemp(prefix="ray-")
     if address is None:
-        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107. None: Ray's folder.
+        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107. None stands for Ray's
+        # default folder.
         options["_temp_dir"] = temporary if len(temporary) < 40 else None
         options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
     previous_handler = signal.getsignal(signal.SIGTERM)
@@ -138,7 +139,7 @@ class RayWorkers:
 
     def __init__(self, job: Job, num_workers: int, ray_address: str | None):
         self._job, self._num_workers = job, num_workers
-        self._tasks: list[Any] = []  # of the latest calls
+        self._tasks: list[Any] = []  # Ray's tasks of the latest `run`
         cleanup = contextlib.ExitStack()
         # Also runs when the program ends, so that no temporary folder remains.
         self._close = weakref.finalize(self, cleanup.close)
@@ -149,7 +150,8 @@ class RayWorkers:
             cleanup.callback(_cancel, self._tasks)
             import ray
 
-            cores = 0 if in_trial else 1  # that must be free; in a trial the tasks use the cores of the trial
+            # A task starts when so many cores are free. In a trial, tasks use the cores that the trial has reserved.
+            cores = 0 if in_trial else 1
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
             self._results([self._remote_task.remote(self._job) for _ in range(num_workers)])
@@ -201,7 +203,7 @@ Workers = InnerLoop | RayWorkers
 
 def make_workers(job: Job, num_workers: int = 1, ray_address: str | None = None, num_threads: int = 1) -> Workers:
     """Return workers that train agents: this process if ``num_workers`` is 1, otherwise `RayWorkers`. ``num_threads``
-    are the threads of this process; `RayWorkers` ignore them."""
+    is the number of threads of this process; `RayWorkers` ignore it."""
     if num_workers == 1:
         return InnerLoop(*job, num_threads)
     return RayWorkers(job, num_workers, ray_address)
@@ -218,7 +220,7 @@ def _work(job: Job, *arguments: Any, **options: Any) -> Outcome | None:
 def _worker_loop(*job: Any) -> InnerLoop:
     """Return the `InnerLoop` with the arguments ``job``, the game last. A worker process keeps only the latest one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    import_module("gamename", job[-1])
+    import_module("gamename", job[-1])  # a game ``module:Env-v0`` exists after an import of its module
     return InnerLoop(*job)
 
 

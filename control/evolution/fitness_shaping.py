@@ -82,7 +82,7 @@ def _weights_by_rank(kind: int, n: int) -> Tensor:
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
     weights = nes_utilities(n) if kind == 2 else _log_ranks(n)
-    return weights / weights[0] if weights[0] > 0 else weights  # the best one is 0 if n = 1
+    return weights / weights[0] if weights[0] > 0 else weights  # for kind 2 and n = 1, the only weight is 0
 
 
 def _log_ranks(n: int) -> Tensor:

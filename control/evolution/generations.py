@@ -28,8 +28,9 @@ def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` of a search with new initial states, if the settings require them
-    (`Stages.with_visited_states`). They are from real episodes of the policy with the highest rewards in it, which
-    ``seed`` and ``generation`` determine. ``count_steps`` is called with the number of their steps."""
+    (`Stages.with_visited_states`, which also describes ``scaled``). The states are visited in episodes on the real
+    environment by the policy that has the highest rewards in the proxy ``mean``. ``seed`` and ``generation`` determine
+    these episodes. ``count_steps`` is called with the number of their steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
     get_obs = partial(visited_states, game=game, seed=state_seed, count_steps=count_steps)
     return stages.with_visited_states(mean, get_obs, scaled)
@@ -108,9 +109,9 @@ class InitialSearch:
         return self._best_after_searches(candidates, config.initial_generations)
 
     def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
-        """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean
-        fitness. One agent trains on each copy. All these agents have the same seed, apart from the remainder that
-        selects an implementation (`fresh_seeds`)."""
+        """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest
+        average fitness. One agent trains on each copy. All these agents have the same seed, apart from the remainder
+        that selects an implementation (`fresh_seeds`)."""
         num_candidates, num_copies, stages = len(candidates), self.config.initial_members, self.stages
         proxies: list[Tensor] = []
         for i, candidate in enumerate(candidates):
@@ -122,6 +123,7 @@ class InitialSearch:
         base_seed -= base_seed % self.kinds  # a multiple of `kinds`
         seeds = [base_seed + i % self.kinds for i in range(num_copies)] * num_candidates  # the same for all candidates
         scores = objective(self.train(torch.cat(proxies), seeds), self.config)
+        # [C]; NaN, if an agent diverged, counts as the worst fitness.
         fitness = scores.view(num_candidates, num_copies).mean(1).nan_to_num(-torch.inf)
         return candidates[int(fitness.argmax())]
 
@@ -159,8 +161,8 @@ class InitialSearch:
             streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
             noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
             population = stages.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
-            mean = stages.with_searched_part(strategy.mean, candidates[row])
-            proxies, seeds = generation_agents(population, mean, config, seed, self.kinds, number, name)
+            mean_proxy = stages.with_searched_part(strategy.mean, candidates[row])
+            proxies, seeds = generation_agents(population, mean_proxy, config, seed, self.kinds, number, name)
             all_proxies.append(proxies)
             all_seeds += seeds
         outcome = self.train(torch.cat(all_proxies), all_seeds)
@@ -168,6 +170,6 @@ class InitialSearch:
         mean_fitness: dict[int, float] = {}
         for row, scores in zip(strategies, scores_by_search, strict=True):
             _, selection_fitness, scores_of_mean = population_fitness(scores, config, config.population)
-            mean_fitness[row] = float(scores_of_mean.nanmean().nan_to_num(-torch.inf))
+            mean_fitness[row] = float(scores_of_mean.nanmean().nan_to_num(-torch.inf))  # -inf if all agents diverged
             strategies[row].tell(noise_by_row[row], selection_fitness, mean_fitness[row])
         return mean_fitness

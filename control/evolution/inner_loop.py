@@ -132,7 +132,8 @@ def train(
     says so, or after ``episodes`` episodes.
 
     After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
-    have ended are tested with their final weights. ``watch`` is called with the finished fraction.
+    have ended are tested with their final weights. When all have ended, no more tests follow. ``watch`` is called with
+    the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -158,7 +159,8 @@ def train(
             is_running = running[all_ended.members]
             if not stops_early or not is_running.any():
                 continue
-            ended = Ended(*(column[is_running] for column in all_ended))  # rules may be slow, so they get no others
+            # Rules may be slow, so they only get the episodes of running members.
+            ended = Ended(*(column[is_running] for column in all_ended))
             num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
             is_done = torch.zeros(len(ended.members), dtype=torch.bool)
             if rule is not None:
@@ -172,7 +174,7 @@ def train(
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
             weights[running] = agent.flat_parameters[running]
-            policy = agent.with_weights(weights.clone())
+            policy = agent.with_weights(weights.clone())  # a copy, because training goes on to change ``weights``
             test_number = steps_done // test_every - 1
             curve.append(test(policy, test_number).unsqueeze(1))
     weights[running] = agent.flat_parameters[running]
@@ -195,8 +197,9 @@ class InnerLoop:
         configure_torch()
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
         self.kinds = parse_agents(agent)
-        self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
+        self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])  # `copy_for_kind` sets another one
         self.stages = stages_of(config, game)
+        # The module of machine code, whose import needs Numba; None for training in torch.
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
         self._training_test_steps = 0  # real steps of tests during training, in the current batch of agents
@@ -228,6 +231,7 @@ class InnerLoop:
             batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
             outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
             order += rows
+        # `argsort` inverts the order, so that agent i of the outcome has seed i again.
         return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
@@ -373,7 +377,8 @@ class InnerLoop:
         if config.inner_rule == "plateau":  # the returns no longer change
             return Plateau(members, window, config.early_out_virtual_diff, initial, config.plateau_floor)
         assert config.solved_reward is not None
-        # "tests" after training episodes; "solved" by the returns of these episodes
+        # With "tests", the scores are the results of tests after training episodes; with "solved", the returns of the
+        # training episodes themselves.
         test = self._test_members if config.inner_rule == "tests" else None
         return Solved(members, window, config.solved_reward, initial, test)
 

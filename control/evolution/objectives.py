@@ -11,8 +11,8 @@ from control.evolution.inner_loop import Outcome
 
 
 def final(outcome: Outcome, config: Any) -> Tensor:
-    """Return the mean return of the tests after training, ``[N]``, minus ``survival_bonus`` for each of their steps
-    (Mania et al. 2018, arXiv 1803.07055)."""
+    """Return the mean return of the tests after training, ``[N]``, minus ``survival_bonus`` times the mean length of
+    these tests (Mania et al. 2018, arXiv 1803.07055)."""
     mean_lengths = outcome.lengths.to(outcome.scores.dtype).mean(1)
     return outcome.scores - config.survival_bonus * mean_lengths
 

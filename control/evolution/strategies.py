@@ -67,9 +67,10 @@ class Strategy(Stateful, ABC):
 
     @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]``, float64, by the formula of the class, for ``noise [rows, D]``, float64, and
-        ``fitness [P]``, which is -infinity for failed members. At least one member is sound. A subclass also updates
-        its other state."""
+        """Return the new mean ``[D]`` (not the update), float64, by the formula of the class, for ``noise [rows, D]``,
+        float64, and ``fitness [P]``, which is -infinity for failed members. At least one member is sound. `tell` sets
+        ``mean`` to the result; a subclass updates its other state here. ``mean_score`` is the fitness of the old mean,
+        which most strategies ignore."""
 
 
 class NES(Strategy):
@@ -85,6 +86,7 @@ class NES(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean ``[D]``: the old one after weight decay, plus the weighted sum of the noise."""
         sign = torch.ones(self.rows, dtype=torch.float64)
         if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
@@ -125,6 +127,7 @@ class OpenAIES(Strategy):
         return gradient - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean ``[D]`` after a step of Adam, and update Adam's moments. ``mean_score`` is not used."""
         gradient = self.gradient(noise, fitness)
         beta1, beta2 = self.betas
         self.steps += 1
@@ -154,16 +157,17 @@ class SNES(Strategy):
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean ``[D]``, and update ``noise_std``. ``mean_score`` is not used."""
         utility = shaping.shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
             plus, minus = utility.view(self.rows, 2).unbind(1)
             weights_of_noise, weights_of_square = plus - minus, plus + minus
         decayed = self.mean.double() * (1 - self.config.weight_decay)
-        mean = decayed + self.config.step_size * self.noise_std * (weights_of_noise @ noise)
+        new_mean = decayed + self.config.step_size * self.noise_std * (weights_of_noise @ noise)
         gradient_of_log_std = weights_of_square @ (noise.square() - 1)
         self.noise_std = self.noise_std * (self.rate / 2 * gradient_of_log_std).exp()
-        return mean
+        return new_mean
 
 
 class ARS(Strategy):
@@ -178,17 +182,19 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean ``[D]``. If the fitness of all used members is equal, the mean only decays.
+        ``mean_score`` is not used."""
         sound_fitness, _ = shaping.without_failures(fitness)
-        pairs = sound_fitness.view(self.rows, 2)  # of the members with added and with subtracted noise
-        half = -(-self.rows // 2)  # rounded up
-        best = pairs.amax(1).sort(descending=True, stable=True).indices[:half]
-        best_pairs = pairs[best]
+        pairs = sound_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
+        num_best = -(-self.rows // 2)  # half of the pairs, rounded up
+        best_rows = pairs.amax(1).sort(descending=True, stable=True).indices[:num_best]
+        best_pairs = pairs[best_rows]
         plus, minus = best_pairs.unbind(1)
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         std = best_pairs.std(correction=0)
-        if not std > 0:  # all members are equal
+        if not std > 0:  # all members of the best pairs are equal
             return decayed
-        return decayed + self.config.step_size / (half * std) * ((plus - minus) @ noise[best])
+        return decayed + self.config.step_size / (num_best * std) * ((plus - minus) @ noise[best_rows])
 
 
 STRATEGIES: dict[str, type[Strategy]] = {"nes": NES, "openai_es": OpenAIES, "snes": SNES, "ars": ARS}

@@ -36,7 +36,7 @@ from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
 from models.trajectory import Trajectory, discounted_returns
-from understudy.files import SUFFIX, pretrained
+from understudy.files import SUFFIX
 
 Teacher = Callable[[Tensor], Tensor]
 """A function from observations ``[N, S]`` to actions, ``[N]`` int64 or ``[N, A]``, or to action values ``[N, A]``."""
@@ -66,7 +66,7 @@ def is_teacher(source: str) -> bool:
     path = Path(source)
     if path.exists():
         return path.suffix != SUFFIX and find_proxy(path) is None
-    return ":" in source and source not in pretrained()
+    return ":" in source  # names of this project's proxies have no colon
 
 
 def policy_error(source: str, problem: str, allowed: str) -> SettingError:
@@ -204,13 +204,16 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
 
 
 def _load_sb3_model(source: str) -> Any:
-    """Return the agent in the file ``source``, an object of stable-baselines3. Raises SettingError."""
+    """Return the agent in the file ``source``, an object of stable-baselines3. Raises SettingError if it cannot be
+    loaded, or if stable-baselines3 is not installed."""
     try:
         library: Any = importlib.import_module("stable_baselines3")
         with zipfile.ZipFile(source) as archive:
             attributes = json.loads(archive.read("data"))
+        # The first attribute of `_SB3_CLASSES` that the agent has says its class.
         class_name = next(name for attribute, name in _SB3_CLASSES.items() if attribute in attributes)
-        # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
+        # Replaced are the size of a buffer that would hold a million steps, and schedules, which may be pickled
+        # functions of an older version of Python. The greedy policy needs neither.
         replaced: dict[str, Any] = {"buffer_size": 1}
         for schedule in ("lr_schedule", "clip_range", "exploration_schedule"):
             replaced[schedule] = lambda progress: 0.0
@@ -288,7 +291,7 @@ class TeacherEpisodes:
         limit = spaces_of(self.game).max_episode_steps
         time_limit = LONG if limit is None else None  # in place of the environment's limit
         with contextlib.closing(make_environment(self.game, 1, _RETURN_ENVS, time_limit=time_limit)) as real:
-            random_play = self._play(real, streams, torch.full((_RETURN_ENVS,), LONG))
+            random_play = self._play(real, streams, torch.full((_RETURN_ENVS,), LONG))  # random to the end
             max_random_steps = 1.5 * float(random_play.lengths.float().mean())
             if limit is not None:
                 max_random_steps = min(max_random_steps, limit / 2)
@@ -337,12 +340,12 @@ def cloned_proxy(
 ) -> Tensor:
     """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
 
-    The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward. In the states that
-    the policy visits, a bandit's rewards are highest for the policy's actions, or equal its action values. A reward is
-    made from the policy's returns. ``stages`` are of the kind of proxy, and ``count_steps`` is called with the number
-    of real steps. Raises SettingError if no proxy with these settings can be made from the policy.
+    The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward; ``stages`` determines
+    which. In the states that the policy visits, a bandit's rewards are highest for the policy's actions, or equal its
+    action values. A reward is made from the policy's returns. ``count_steps`` is called with the number of real steps.
+    Raises SettingError if no proxy with these settings can be made from the policy.
     """
-    needs_values = stages.check_policy(source)  # raises the SettingError
+    needs_values = stages.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act
     episodes = TeacherEpisodes(act, game, seed, count_steps)

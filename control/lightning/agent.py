@@ -162,8 +162,8 @@ class AgentModule(RunModule):
         return _finite_mean(self.row.get(self.loop.score_tag, torch.empty(0)))
 
     def confirmed_score(self) -> float | None:
-        """Return the mean of the `score` and of a second evaluation from other seeds. There is none if the score is of
-        training episodes, or if each member had equal returns in all its evaluation episodes."""
+        """Return the mean of the `score` and of a second evaluation from other seeds. Return the `score` itself if it
+        is of training episodes, or if each member had equal returns in all its evaluation episodes."""
         loop = self.loop
         if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
@@ -184,7 +184,8 @@ class AgentModule(RunModule):
         """Return the first member's weights, without target networks, and its actions in the latest evaluation. Each
         coordinate of continuous actions has a separate histogram."""
         samples = {}
-        for name, tensor in self.loop.agents[0].named_parameters():  # a network is NETWORK.flat or flat_parameters
+        # The parameter of a network is called ``NETWORK.flat``, or ``flat_parameters`` if the agent has only one.
+        for name, tensor in self.loop.agents[0].named_parameters():
             if "target" not in name:
                 network = name.replace("flat_parameters", "network").removesuffix(".flat")
                 samples[f"weights/{network}"] = tensor[0]

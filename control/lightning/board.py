@@ -35,8 +35,9 @@ class Board:
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
-        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out.
-        TensorBoard sorts tags by name, so lengths of episodes are called steps, which follow the returns."""
+        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out. In the
+        tags of lengths of episodes, "length" becomes "steps", because TensorBoard sorts tags by name: they then follow
+        the returns."""
         for tag, value in values.items():
             if tag not in _ONLY_IN_CSV and not math.isnan(value):
                 shown_tag = tag.replace("/length_", "/steps_")
@@ -57,13 +58,15 @@ class Board:
         self.add_hyperparameters(highlighted, steps)
 
     def add_hyperparameters(self, values: Mapping[str, Any], steps: int = 0) -> None:
-        """Add a row to TensorBoard's page HPARAMS, which sorts names and shows five. So ``implementation`` is called
-        ``algo``, and other names than `_FIRST` begin with ``set.``."""
+        """Add a row to TensorBoard's page HPARAMS, which sorts the names and shows the first five. So that the names in
+        `_FIRST` come first, ``implementation`` is called ``algo``, and all other names begin with ``set.``."""
         from torch.utils.tensorboard.summary import hparams
 
         labels: dict[str, Any] = {}
         for name, value in values.items():
-            label = {"implementation": "algo"}.get(name, name if name in _FIRST else f"set.{name}")
+            label = name if name in _FIRST else f"set.{name}"
+            if name == "implementation":
+                label = "algo"
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             # A seed is a name. As a number, it would be shown as 25.000.
             labels[label] = value if is_number and name != "seed" else as_word(value, ",")
@@ -79,7 +82,8 @@ class Board:
             return
         with Image.open(path) as picture:
             width, height = picture.size
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
+        rgb = 3  # the number of this colour space in TensorBoard's format
+        image = Summary.Image(height=height, width=width, colorspace=rgb, encoded_image_string=path.read_bytes())
         _add_value(self.writer, Summary.Value(tag=tag, image=image), steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
@@ -99,7 +103,8 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     if settings.proxy is not None:
         identity["agent"] = run.agent
     defaults, values = default_settings(settings), effective_values(settings)
-    command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
+    command_parts = values.pop("command", {})  # so that the loop below does not see it
+    command = {f"command.{name}": value for name, value in command_parts.items()}
     learning_settings = {name for config in settings.configs for name in names_with(config, "hparam")}
     other_settings = {}
     for name, value in values.items():
@@ -111,16 +116,18 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
 
 def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, Any], text: str, figure: Path) -> None:
     """Add the ``results`` of `--learn` (stage -> its results), their ``text``, the ``figure`` if there is one, and the
-    ``setup`` (game, seed and options) to TensorBoard. The curves of the race are runs in subfolders, to share a chart.
-    Replaces the entries of earlier calls."""
+    ``setup`` (game, seed and options) to TensorBoard. The race compares agents with different rewards. Each of its
+    curves is a run of TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of
+    earlier calls."""
     curves = {f"race_{reward}": points for reward, points in race_scalars(results).items()}
+    # The name "" is ``folder`` itself.
     for name, points in {"": stage_scalars(results), **curves}.items():
         for event_file in (folder / name).glob("events.out.tfevents.*"):
             event_file.unlink()
         board = Board(folder / name)
         for tag, value, steps in points:
             board.add_scalars({tag: value}, steps)
-        if not name:
+        if name == "":
             board.add_hyperparameters({"implementation": "learn", **setup})
             board.add_image("returns", figure, 0)
             board.writer.add_text("conclusion", text)

@@ -28,6 +28,7 @@ from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
 
+_CLEARLY_BETTER = 0.01  # of the way from the baseline to the best return (`StopWhenFlat`)
 _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
 
 # Lightning's callbacks accept any module, but these only a `RunModule`, hence the comments ``type: ignore``.
@@ -76,14 +77,15 @@ class Progress(Callback):
             self._epoch_lines.show(label, fraction)
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
             self._last_update = time.perf_counter()
+            shown_fraction = fraction
             if number:
                 num_earlier = max(1, number - 1 - module.epochs_before)  # epochs of this process
                 mean_size = (self._fraction - self._start_fraction) / num_earlier
-                epoch_size = 1 / module.epochs if module.epochs else mean_size
-                fraction = min(1.0, self._fraction + fraction * epoch_size)
-                self.bar.bar_format = BAR.format(self._time_left(module, fraction))
+                epoch_size = 1 / module.epochs if module.epochs else mean_size  # as a fraction of the run
+                shown_fraction = min(1.0, self._fraction + fraction * epoch_size)
+                self.bar.bar_format = BAR.format(self._time_left(module, shown_fraction))
             self.bar.desc = label
-            self.bar.n = fraction
+            self.bar.n = shown_fraction
             self.bar.refresh()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
@@ -177,8 +179,8 @@ class RunLog(Callback):
 
 class Checkpoints(CheckpointCallback):
     """Saves two checkpoints in ``folder``. ``last.ckpt``, every ``interval`` epochs and at the end, has everything that
-    a resumed run needs. ``best.ckpt`` has no replay buffer. It is saved if the module's score is the best so far, and
-    so is the mean of it and a second evaluation."""
+    a resumed run needs. ``best.ckpt`` has no replay buffer. It is saved if the module's ``score`` and then also its
+    ``confirmed_score``, which a second evaluation may lower, are better than the best one so far."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval
@@ -275,7 +277,7 @@ class StopOnSignal(Callback):
 
 
 class Recorder(Callback):
-    """Records videos of greedy episodes every ``recording_epoch_interval`` epochs."""
+    """Records videos of greedy episodes after every ``recording_epoch_interval`` epochs."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -312,10 +314,13 @@ class StopWhenFlat(EarlyStopping):
         self.baseline = baseline
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Adapt ``min_delta``, ``wait_count`` and ``patience`` to the latest returns, and let `EarlyStopping` decide by
+        them. Then report the progress."""
         if module.gradient_steps:
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
-            reaches_max = best < self.max_return <= score
-            self.min_delta = 0.0 if reaches_max else 0.01 * max(0.0, best - self.baseline)
+            reaches_max = best < self.max_return <= score  # for the first time
+            # `EarlyStopping` counts a return as better if it exceeds the best one by more than this.
+            self.min_delta = 0.0 if reaches_max else _CLEARLY_BETTER * max(0.0, best - self.baseline)
             training_return = float(trainer.callback_metrics.get(TRAINING, math.nan))
             if training_return < self.baseline and best < self.max_return:
                 self.wait_count = 0

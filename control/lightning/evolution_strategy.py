@@ -118,8 +118,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean by the fitness of the generation. After `RESTART_EVERY` flat generations, in which all proxies
-        had the same fitness, restart instead. Raises UserError after `FLAT_LIMIT`, or if the mean is not finite."""
+        """Offer the mean to the archive, and move it by the fitness of the generation. If the mean solves the task and
+        the search ends for that reason, do not move it. After every `RESTART_EVERY` flat generations in a row, restart
+        the search instead. Raises UserError after `FLAT_LIMIT` of them, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
@@ -146,7 +147,11 @@ class EvolutionStrategy(Stateful, pl.Callback):
             return
         archive = self.archive
         limit = self.config.at(self.generation).test_limit
-        comparable = [entry for entry in archive.entries if self.config.at(entry[1]).test_limit == limit]
+        comparable = []
+        for entry in archive.entries:
+            _, generation, _ = entry
+            if self.config.at(generation).test_limit == limit:
+                comparable.append(entry)
         if len(comparable) < len(archive.entries):
             archive.entries = comparable
             module.best = -math.inf  # so that the next score is the best, and is saved

@@ -159,7 +159,8 @@ class RunModule(pl.LightningModule, Stateful, ABC):
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch
-        if self.epoch and self.is_over():  # a run resumed at its end; before the first epoch there is no result
+        # A run that is resumed after its last epoch ends here. A new run always trains an epoch, to have a result.
+        if self.epoch and self.is_over():
             self.trainer.should_stop = True
 
     def on_train_epoch_end(self) -> None:

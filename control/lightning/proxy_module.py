@@ -66,10 +66,10 @@ class ProxyModule(RunModule):
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
-        real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
+        real_text = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-            f"{self.steps_kind}: steps of all agents, {real}"
+            f"{self.steps_kind}: steps of all agents, {real_text}"
         )
 
     @torch.no_grad()
@@ -126,9 +126,9 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the mean return of all agents of the generation, and the mean fitness of its population, reach
-        solved_reward: fitness may contain more than the return. False if tests have a shorter time limit than the final
-        one; otherwise, True if all agents diverged."""
+        """Return whether the average return of the generation's agents reaches ``solved_reward``, and the average
+        fitness of its population too. Both must, because fitness may contain more than the return. False if tests have
+        a shorter time limit than the final one; otherwise, True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False
@@ -200,7 +200,8 @@ class ProxyModule(RunModule):
             self.return_by_agent = by_kind(self.agents, range(len(returns)), returns)
         self.mean_return = -math.inf
         if self.has_final_test_limit():
-            self.mean_return = max(-math.inf, float(returns.nanmean()))  # NaN becomes -inf
+            # NaN (all agents diverged) becomes -inf, because `max` returns the first number if the second is NaN.
+            self.mean_return = max(-math.inf, float(returns.nanmean()))
             if (solved := self.config.solved_reward) is not None:
                 metrics["search/center_solved"] = (returns >= solved).float().mean()
         return metrics
@@ -256,23 +257,27 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def columns(self) -> dict[str, str]:
-        """Return steps, fitness, the mean's return in all and by implementation, and the number of diverged proxies."""
-        means = self.means()
+        """Return the texts of the printed columns, in this order: the training steps of all agents, the average and the
+        highest fitness of the population, the return of all agents on the mean and by implementation, the number of
+        diverged proxies, and the real steps. Columns about the mean are left out if it was not evaluated."""
+        values = self.means()
         labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}
-        columns |= {name: f"{means[tag]:.1f}" for name, tag in labels.items() if tag in means}
-        if MEAN_RETURN in means:
+        columns |= {name: f"{values[tag]:.1f}" for name, tag in labels.items() if tag in values}
+        if MEAN_RETURN in values:
             columns |= {name: f"{score:.1f}" for name, score in self.return_by_agent.items()}
         if num_failed := int((~self.fitness.isfinite()).sum()):
             columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
-        # Agents with learned rewards also train on the real environment; their `real_steps` are only the tests.
-        return columns | {"tests" if self.steps_kind == "training" else "real": f"{self.real_steps:10,}"}
+        # Agents with learned rewards train in the real environment. The first column has these steps, and `real_steps`
+        # counts only the steps of tests, hence the other name.
+        real_label = "tests" if self.steps_kind == "training" else "real"
+        return columns | {real_label: f"{self.real_steps:10,}"}
 
     def is_reported(self) -> bool:
-        """Return whether this is the first generation of a process, the last one, or one of about twenty at equal
-        distances, which test the mean."""
+        """Return whether this generation's row is printed: the rows of the first generation of the process, of the last
+        one, and of about twenty generations at equal distances in which the mean is tested."""
         interval = self.config.at(self.epoch).eval_every  # the mean is tested in generations 1, 1 + interval, ...
-        spacing = interval * max(1, (self.epochs or 0) // (20 * interval))
+        spacing = interval * max(1, (self.epochs or 0) // (20 * interval))  # a multiple of the interval
         return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
 
     def histograms(self) -> dict[str, Tensor]:
@@ -340,8 +345,9 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     _check_agent_counts(settings)
     _check_start(settings.proxy, stages, run.gamename)  # before files are written
 
-    has_machine_code = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled
-    settings = settings.replace(compiled=decide_compiled(settings, run.agent, has_machine_code))
+    inner_loop = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename)
+    compiled = decide_compiled(settings, run.agent, is_supported=inner_loop.runs_compiled)
+    settings = settings.replace(compiled=compiled)
     if settings.proxy.compiled:
         from models.machine import cache_folder  # imports Numba
 

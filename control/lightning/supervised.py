@@ -61,7 +61,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return [*super().configure_optimizers(), self.optimizer]
 
     def on_train_start(self) -> None:
-        """Record the transitions, and divide them into ``learned`` and ``held_out``."""
+        """Record the transitions, divide them into ``learned`` and ``held_out``, and prepare the ``fit``."""
         super().on_train_start()
         run = self.settings.run
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)
@@ -137,9 +137,9 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
-    """Return ``loop.config.transitions`` transitions of the real environment. Two agents of the first implementation in
-    ``loop.kinds`` make half of them each, while they learn or, if ``transitions_from`` is "random", at random. Raises
-    SettingError for an implementation without a replay buffer."""
+    """Return ``loop.config.transitions`` transitions of the real environment. Each of two agents, of the first
+    implementation in ``loop.kinds``, makes half of them while it learns. If ``transitions_from`` is "random", the
+    agents act at random instead. Raises SettingError for an implementation without a replay buffer."""
     loop = loop.copy_for_kind(loop.kinds[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"

@@ -73,7 +73,7 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
     if mismatch is None:
         return
     problem, requirement = mismatch
-    candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")
+    candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")  # one of these suits most environments
     capable = [name for name in candidates if _mismatch(agent_class(name), spaces) is None]
     line = f"gamename is {run.gamename!r}, {problem}; {inner_agent or run.implementation} takes {requirement}"
     if capable:
@@ -105,8 +105,8 @@ def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
 
 def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
     """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``. Raises SettingError if
-    the user changed a setting from its default that has no effect in this environment, but would have one in others.
-    ``reasons`` are further settings without effect in this environment, ``{setting: reason}``."""
+    the user changed a setting that has an effect in other environments, but none in this one. ``reasons`` are further
+    settings without effect in this environment, ``{setting: reason}``."""
     settings_here = with_missing_features(settings, spaces)
     reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
@@ -159,18 +159,23 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
 
 def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     """Make the ``loops`` of one implementation train in machine code if settings and agent permit it. Return whether
-    they do. Raises SettingError if machine code is required and impossible."""
+    they do.
+
+    Without Numba, return False at once if the implementation has no machine code. In all other cases, `decide_compiled`
+    decides, prints its notes, and raises SettingError if the user requires machine code that is impossible.
+    """
     has_machine_code = family(settings.run.implementation).has_machine_code
     if not (has_machine_code or HAS_NUMBA):
-        return False  # without a note that recommends Numba
+        return False  # `decide_compiled` would recommend Numba, which would not help this implementation
 
-    def is_supported() -> bool:
-        """Make each loop use machine code if it can. Return whether all of them do."""
+    def change_loops() -> bool:
+        """Make each loop use machine code if it can. Return whether all of them do. `decide_compiled` calls this only
+        if the setting ``compiled`` is on."""
         if not has_machine_code:
             return False
         from control.loops.compiled import use_machine_code  # imports Numba
 
-        # A list, because a generator would end at the first False.
+        # A list, so that every loop is changed. With a generator, `all` would end at the first False.
         return all([use_machine_code(loop, settings.run.num_threads) for loop in loops])
 
-    return decide_compiled(settings, settings.run.implementation, is_supported)
+    return decide_compiled(settings, settings.run.implementation, is_supported=change_loops)

@@ -50,7 +50,8 @@ WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
-_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular}  # and `ActorPolicy`
+# The kind of agent by its policy. `ActorPolicy` is not here, because several kinds have it.
+_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular}
 
 
 # The next four functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
@@ -419,10 +420,12 @@ class CompiledLoop:
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
     ) -> Iterator[Ended]:
-        """Make the steps of a block, from `_begin_block`, with the ``random_numbers``, ``{name: [M, T, ...]}``. With
-        ``pause``, yield the episodes that ended before their members go on; otherwise yield nothing. Overwrites
-        ``tensors``, and stores the state after the block in the loop."""
+        """Make the steps of a block, whose ``tensors`` and ``seeds`` are from `_begin_block`, with the
+        ``random_numbers``, ``{name: [M, T, ...]}``. With ``pause``, a member that ends an episode makes its next step
+        only after the episode was yielded. Otherwise yield nothing. Overwrites ``tensors``, and stores the state after
+        the block in the loop."""
         steps, running = seeds.shape[1], tensors["running"]
+        # The arrays share memory with ``tensors``, so compiled code writes its results there.
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
         block = Block(**arrays, pause=pause)
         members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
@@ -437,7 +440,7 @@ class CompiledLoop:
             ended_members, ended_steps, _ = indices  # [N] each
             if len(ended_members):
                 returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
-                tensors["done"].zero_()
+                tensors["done"].zero_()  # so that these episodes are not yielded again
                 yield Ended(ended_members, returns, lengths, loop.steps + ended_steps + 1)
             has_steps_left = tensors["steps_done"] < steps
             if not (running & has_steps_left).any():
@@ -445,12 +448,13 @@ class CompiledLoop:
         _end_block(loop, tensors, seeds, self._world)
 
     def prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
-        """Build the objects that all blocks of the run use, at the first call."""
+        """Build the objects that all blocks of the run use, at the first call. Later calls do nothing."""
         if self._memories:
             return
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         kind, self._world = KINDS[type(agent)], _world_of(agent, loop.environment)
+        # The player shares memory with the agent's weights, so it always plays the current ones.
         self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert self._player is not None
         self._test_world = self._world if self.tests is None else self.tests.world
@@ -472,7 +476,8 @@ class CompiledLoop:
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
         """Play K greedy episodes of each of M members from ``seeds [M, K]``, like `play_episodes`. Return None if a
-        compiled function is missing, if an episode may never end, or to record actions on a map."""
+        compiled function is missing, if an episode may never end, or if actions shall be recorded on a map, where
+        repeated steps are not played."""
         player_and_world = _player_and_world(policy, environment)
         if player_and_world is None:
             return None
@@ -497,7 +502,7 @@ class CompiledLoop:
         if record_actions:
             recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
             was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
-            episodes.actions = recorded[was_running]
+            episodes.actions = recorded[was_running]  # of all N steps in all episodes, [N, ...]
         return episodes
 
     def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
@@ -508,9 +513,8 @@ class CompiledLoop:
         streams = Streams([0] * agent.members)
         module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
         world_name = type(_world_of(agent, loop.environment)).__name__
-        marker = (
-            cache_folder() / f"{module_name}.{world_name}.compiled"
-        )  # an empty file; exists if they are in the cache
+        # An empty file that exists if the functions for this kind of agent and of environment are in the cache.
+        marker = cache_folder() / f"{module_name}.{world_name}.compiled"
         if not marker.exists():
             family_name = module_name.split(".")[-2]
             note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")

@@ -77,7 +77,7 @@ class Loop(Stateful, ABC):
 
     @abstractmethod
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play ``count`` episodes per member for `evaluate`, at most ``eval_envs``."""
+        """Play ``count`` episodes per member for `evaluate`. ``count`` is at most ``eval_envs``."""
 
     @abstractmethod
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
@@ -100,6 +100,7 @@ class Loop(Stateful, ABC):
             streams.set_state(state[name])
 
     def _streams_by_name(self) -> dict[str, Streams]:
+        """Return the attributes that are random streams, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Streams)}
 
     def evaluate(self, episodes: int, sample: bool = False, record_actions: bool = False) -> Episodes:
@@ -118,9 +119,9 @@ class Loop(Stateful, ABC):
         return Episodes(trajectory.returns, trajectory.lengths)
 
     def measure(self) -> dict[str, Tensor]:
-        """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
-        episodes in the settings. Return the mean returns, the mean length of greedy episodes and, in an environment
-        without episodes, the mean reward of a greedy step, ``{tag: [M]}``."""
+        """Evaluate in each of the ``evaluation_modes``, with the number of episodes in the settings. Return the mean
+        returns by mode, the mean length of greedy episodes and, in an environment without episodes, the mean reward of
+        a greedy step, ``{tag: [M]}``. Also set ``actions`` and ``varies``."""
         episodes_by_mode: dict[str, Episodes] = {}
         for mode in self.evaluation_modes:
             episodes = self.evaluate(self.eval_episodes, mode == "sampled", record_actions=True)

@@ -41,9 +41,9 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
 
 
 def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None:
-    """Set torch's number of threads and its precision of matrix products, and make the calling thread flush denormal
-    numbers to zero: Adam's moments of units that never fire again decay to such slow numbers. Call this before any
-    computation; otherwise a member's numbers could differ between processes."""
+    """Set torch's number of threads and its precision of matrix products, and make the calling thread round denormal
+    numbers to zero. Processors are slow with these numbers, and Adam's moments of units that never fire again decay to
+    them. Call this before any computation; otherwise a member's numbers could differ between processes."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul_precision)
     torch.set_flush_denormal(True)

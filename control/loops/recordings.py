@@ -108,14 +108,16 @@ class Recording:
                 actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
             rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
             length = len(rewards)
-            if not length or rewards.ndim != 1 or obs.shape != (length + 1, *obs_shape) or len(actions) != length:
+            fits_rewards = obs.shape == (length + 1, *obs_shape) and len(actions) == length
+            if length == 0 or rewards.ndim != 1 or not fits_rewards:
                 shapes = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
                 raise ValueError(shapes)
-            if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
+            # The sum of the rewards is the return of the episode, which must be finite too.
+            if not all(numbers.isfinite().all() for numbers in (obs, actions, rewards.sum())):
                 raise ValueError("numbers that are not finite")
             if isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
                 raise ValueError("other actions")
-        except Exception as error:  # also other values than the dataset's spaces have
+        except Exception as error:  # values that do not fit the dataset's spaces may raise anything
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
             allowed = f"observations [T + 1, {obs_shape[0]}], T finite rewards, and T actions of {space}"
             raise self._error(problem, allowed) from error
@@ -129,9 +131,10 @@ def check_new(name: str) -> None:
 
     rules = "an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a version"
     try:
-        parse_dataset_id(name)
+        parse_dataset_id(name)  # raises ValueError for a malformed id
         path = get_dataset_path(name)
-        # Also the folders that are named in the id, such as lander: datasets cannot contain others.
+        # The id lander/ppo-v0 is a folder in the folder lander. Neither may be a dataset already, because a dataset
+        # cannot contain another one.
         exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
     except (TypeError, ValueError, OSError) as error:
         raise SettingError(
@@ -148,6 +151,7 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
     import minari
 
     obs_space, action_space = _gym_spaces(spaces)
+    # An id such as module:Env-v0 cannot be made without an import of the module.
     has_plain_id = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about omitted fields, such as an author
@@ -183,7 +187,7 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
     buffers: list[EpisodeBuffer] = []
     for trajectory in trajectories:
         for m, e in np.ndindex(*trajectory.lengths.shape):
-            steps = slice(int(trajectory.lengths[m, e])), m, e
+            steps = slice(int(trajectory.lengths[m, e])), m, e  # index of the episode's steps in [T, M, E, ...]
             obs = torch.cat([trajectory.obs[steps], trajectory.final_obs[m, e].unsqueeze(0)])
             buffers.append(
                 EpisodeBuffer(
@@ -199,7 +203,8 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
 
 
 def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
-    """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium."""
+    """Return the observations of an episode as vectors ``[T + 1, O]`` float32. Gymnasium flattens observations of
+    ``space``, for example dictionaries."""
     observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
     vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
     return np.stack(vectors).astype(np.float32)

@@ -82,7 +82,8 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajecto
 def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False) -> Episodes:
     """Play the same episodes as `rollout`, but keep only returns and lengths and, if ``record_actions``, the actions of
     the first member."""
-    # Scalars become tensors [M, E] on the device of the episodes, so that a GPU copies nothing to the host in a step.
+    # The first additions turn these scalars into tensors [M, E] on the device of the episodes. So the sums stay on a
+    # GPU, and no step copies them to the host.
     returns, lengths = torch.tensor(0.0), torch.tensor(0)
     actions = []
     for step in _play(policy, environment, seeds):

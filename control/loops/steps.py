@@ -42,8 +42,8 @@ class Ended(NamedTuple):
 
 
 class InitialStates(Blocks):
-    """Seeds and initial states of the episodes that may begin in the next ``BLOCK`` steps, for each step, whether an
-    episode begins there or not. So the start of an episode does not depend on the lengths of other episodes."""
+    """Seeds and initial states of the episodes that may begin in the next ``BLOCK`` steps. Every step has some, whether
+    an episode begins there or not. So the start of an episode does not depend on the lengths of other episodes."""
 
     def __init__(self, streams: Streams, environment: Environment, envs: int):
         super().__init__(streams)
@@ -82,7 +82,7 @@ class StepLoop:
         if self.obs is None:
             self.obs = self.start_episodes(None)
         obs = self.obs if self.agent_obs is None else self.agent_obs
-        if agent.knows_dynamics and environment.state is not None:
+        if agent.knows_dynamics and environment.state is not None:  # only tensor programs have a state
             agent.visit(environment.state)
         action = learner.act(obs)
         step = environment.step(action)

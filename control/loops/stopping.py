@@ -35,8 +35,9 @@ class RunningWindow(Stateful):
         self.counts += new_counts
 
     def mean(self, members: Tensor, count: int, skip: int = 0) -> Tensor:
-        """Return the mean ``[N]`` of the latest ``count`` numbers of each of ``members [N]``, without the very latest
-        ``skip``. Numbers that do not exist yet are left out; NaN if there are none."""
+        """Return a mean of ``count`` consecutive numbers for each of ``members [N]``: of the latest numbers or, with
+        ``skip``, of the ones before the ``skip`` latest. Numbers that do not exist yet are left out; NaN if there are
+        none."""
         ages = torch.arange(skip, skip + count)  # 0 is the latest number
         index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count], in the order of adding
         valid = index >= 0

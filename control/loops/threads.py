@@ -33,9 +33,10 @@ def for_members(
     """Divide the members ``range(members)`` into pieces of at most `MOST_PER_CALL`, and call ``work(memory, first,
     last)`` for each piece: the members ``first`` to ``last - 1``. Signals are handled between pieces.
 
-    There is one thread for each item of ``memories``, which it passes to ``work`` as ``memory``. The current thread has
-    the first item. If there is a ``background_task``, there must be two or more threads, and the second one calls it
-    before its first piece. All threads have finished or stopped when this function returns or raises.
+    There are as many threads as ``memories``. A thread passes the same item of ``memories`` to all its calls of
+    ``work``; the current thread has the first item. If there is a ``background_task``, there must be two or more
+    threads, and the second one calls it before its first piece. All threads have finished or stopped when this function
+    returns or raises.
     """
     threads = len(memories)
     # Several pieces for each of several threads, so that all end at about the same time.
@@ -55,14 +56,16 @@ def for_members(
                 return
             work(memory, first, min(first + size, members))
 
-    tasks = []
-    for memory in memories[1:]:
-        tasks.append(_pool(threads - 1).submit(run_thread, memory, pieces.pop, background_task))
-        background_task = None  # only the second thread has it
+    futures = []
+    for number, memory in enumerate(memories[1:]):
+        task = background_task if number == 0 else None
+        futures.append(_pool(threads - 1).submit(run_thread, memory, pieces.pop, task))
     try:
-        run_thread(memories[0], pieces.popleft)  # from the other end, so that a core finds its members in its cache
+        # The current thread takes pieces from the front, and the others from the back. So in most calls, a core works
+        # on the same members, which are still in its cache.
+        run_thread(memories[0], pieces.popleft)
     finally:
         pieces.clear()  # after an exception, the other threads stop too
-        wait(tasks)
-        for task in tasks:
-            task.result()  # raises the thread's exception
+        wait(futures)
+        for future in futures:
+            future.result()  # raises the thread's exception
