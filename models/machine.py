@@ -77,7 +77,7 @@ def keeps_cache() -> bool:
 def _source_digest() -> str:
     """Return a hash of the content of all ``_COMPILED_FILES``, as 16 hexadecimal digits."""
     sources: list[Path] = []
-    for package in ("models", "envs", "control"):  # each is looked up: Ray's workers have them in separate folders
+    for package in ("models", "envs", "control"):  # Ray's workers have these packages in separate folders
         spec = importlib.util.find_spec(package)
         folders = spec.submodule_search_locations if spec is not None else None
         for folder in folders or ():

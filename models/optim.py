@@ -217,8 +217,8 @@ class AdamW:
 class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
     ``separate_steps``, members may also step separately, and ``count`` is a tensor ``[M]`` int64, otherwise one
-    integer. The fused kernel (see `AdamW`) is called once if all members have one learning rate and step together,
-    otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`."""
+    integer. The fused kernel (see `AdamW`) is called once if all members have one learning rate and
+    ``separate_steps`` is off, otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`."""
 
     def __init__(
         self,

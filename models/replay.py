@@ -38,7 +38,7 @@ class ReplayBuffer:
         for dtype, names in self._names.items():
             self._widths[dtype] = [prod(columns[name][0]) for name in names]
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
-        self.size = self.position = 0
+        self.size = self.position = 0  # number of filled rows, and index of the next row to write
         self._member_indices = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:

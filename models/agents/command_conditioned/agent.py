@@ -199,7 +199,8 @@ class Agent(EpisodeAgent):
         values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
         final_values = self._values(list(trajectory.final_obs))  # [E] for each member
         scale = self._value_scale()
-        # Clamp values to the range of the returns-to-go in memory (`_clamped_values` says why).
+        # Convert values to units of reward, and clamp them to the range of the returns-to-go in memory and 0
+        # (`_clamped_values` says why).
         for m, returns in enumerate(self.memory.column("rtg")):
             low, high = _range_with_zero(returns)
             values[m] = (values[m] * scale[m]).clamp(low, high).view(len(reward), -1)  # [T, E]

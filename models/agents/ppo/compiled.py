@@ -365,8 +365,9 @@ def _policy_loss(agent, work, m, count, row_weight):
 
 @compiled
 def _value_loss(agent, work, count, row_weight):
-    """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as in `_policy_loss`. Write its
-    gradient with respect to the values to the last layer of ``work.critic.grads``."""
+    """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as a mean over the first ``count``
+    columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the values to the last
+    layer of ``work.critic.grads``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
     gradient[:] = np.float32(0)

@@ -111,7 +111,7 @@ class ActorCritic:
 
     def evaluate_actions(self, flat: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and log-probabilities, ``[M, B]`` each, and the mean entropy of the policy ``[M]``, for
-        normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping."""
+        normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping; W is 1 for discrete actions, else A."""
         parts = self.parts(flat)
         features = self.features(parts, obs)
         outputs = self.actor(parts.actor, features)
