@@ -43,7 +43,7 @@ class Net(NamedTuple):
 def make_net(mlp: MLP, begin: int = 0) -> Net:
     """Return the `Net` of ``mlp``. Its parameters begin at position ``begin`` of a member's flat parameters."""
     weights, biases, position = [], [], begin
-    weight_counts = mlp._counts[: 2 * mlp.depth : 2]  # counts of weights and biases alternate
+    weight_counts = mlp._counts[: 2 * mlp.depth : 2]  # every second one: weights and biases alternate
     for num_weights, num_biases in zip(weight_counts, mlp.sizes[1:], strict=True):
         weights.append(position)
         biases.append(position + num_weights)
@@ -76,10 +76,10 @@ def make_layers(net: Net, batch_size: int) -> Layers:
     up to whole tiles of ``TILE`` columns. Inputs and gradients must remain 0 in the additional columns, because
     gradients of weights are sums over all columns."""
     columns = -(-batch_size // TILE) * TILE
-    shape = 3, len(net.sizes), net.widest, columns
-    memory = np.zeros(math.prod(shape) + 16, np.float32)
+    shape = 3, len(net.sizes), net.widest, columns  # the three arrays of `Layers`
+    memory = np.zeros(math.prod(shape) + 16, np.float32)  # 16 numbers more, because the first ones may be skipped
     # Arrays that begin at a line of the processor's cache, which has 64 bytes, save up to an eighth of the time. This
-    # is the index of the first such number; a float32 has 4 bytes.
+    # is the index of the first number whose address is a multiple of 64 bytes; a float32 has 4 bytes.
     first = -memory.ctypes.data % 64 // 4
     return Layers._make(memory[first : first + math.prod(shape)].reshape(shape))
 
@@ -183,7 +183,8 @@ def single(net, params, scratch, row):
 
 @compiled
 def outputs_row(net, params, obs, scratch):
-    """Run a network on ``obs [O]``. Return the index of the row of ``scratch [2, widest]`` that holds its outputs."""
+    """Run a network on ``obs [O]``, in rows 0 and 1 of ``scratch [rows, widest]``. Return the index of the row that
+    holds its outputs (`single`)."""
     for i in range(len(obs)):
         scratch[0, i] = obs[i]
     return single(net, params, scratch, 0)
@@ -200,8 +201,8 @@ def argmax(values, count):
 
 
 def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], **fields: Any) -> Any:
-    """Return a named tuple of the class ``record`` for compiled code. The value of a field is in ``fields``, or it has
-    the name of the field in ``random_numbers``, in the attributes of ``agent`` or in its settings. The value of a
+    """Return a named tuple of the class ``record`` for compiled code. The value of a field is the first one with its
+    name in ``fields``, ``random_numbers``, the attributes of ``agent`` and its settings, in this order. The value of a
     setting with choices becomes its index among them."""
     metadata = {field.name: field.metadata for field in dataclasses.fields(agent.config)}
     for name in set(record._fields) - fields.keys():
@@ -216,7 +217,8 @@ def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], *
 
 
 def as_argument(value: Any) -> Any:
-    """Return a value for compiled code: tensors become arrays that share their memory, floats float32, and None -1."""
+    """Convert a value for compiled code: a tensor becomes an array that shares its memory, a float becomes float32, and
+    None becomes -1. Return any other value unchanged."""
     if isinstance(value, Tensor):
         return value.detach().numpy()
     if value is None:
@@ -270,7 +272,8 @@ def follow(learner, m, tau):
 @exact
 def epsilon(agent, m, t):
     """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of the block. ``agent``
-    (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`."""
+    (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`: ``by_step`` is empty if epsilon depends on the
+    number of finished episodes."""
     return agent.by_step[t] if len(agent.by_step) else agent.by_episode[agent.episodes[m]]
 
 
@@ -341,8 +344,8 @@ def write_values(row, position, values):
 
 @compiled
 def sample_minibatch(replay, m, uniform, num_rows, sample):
-    """Copy the rows of member ``m`` that ``uniform [B]`` chooses, below ``num_rows``, to the columns of ``sample
-    [width, columns]`` (`ReplayBuffer.sample`)."""
+    """Sample B of the first ``num_rows`` rows of member ``m`` with replacement, by the random numbers ``uniform [B]``.
+    Write them to the columns of ``sample [width, columns]`` (`ReplayBuffer.sample`)."""
     for column in range(len(uniform)):
         row = min(np.int64(uniform[column] * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
         for i in range(replay.table.shape[2]):
@@ -421,8 +424,9 @@ def make_actor_player(mlp: MLP, flat_parameters: Tensor, actions: Discrete | Con
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. For a continuous action return
-    0, and write it to ``continuous_action [A]``, in the environment's units. Overwrites ``scratch [2, widest]``."""
+    """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. A continuous action is written
+    to ``continuous_action [A]`` instead, in the environment's units, and 0 is returned. Overwrites ``scratch [2,
+    widest]``. ``state`` is not used."""
     row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     if player.action_size == 0:
         return argmax(scratch[row], player.num_actions)

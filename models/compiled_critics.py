@@ -113,8 +113,10 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
 
     def choose(agent, work, m, t, e, obs, state):
         """Write the exploring action for ``obs [O]`` to ``work.continuous_action [A]`` in the environment's units, and
-        to ``ac.action_vector[m, e]`` in [-1, 1] (`TwinCriticAgent.act`)."""
+        to ``ac.action_vector[m, e]`` in [-1, 1] (`TwinCriticAgent.act`). Return 0, because there is no discrete
+        action."""
         ac = agent.ac
+        # A member that does not learn yet acts at random, so its actor is not run.
         learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
         row = nets.outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
         for i in range(ac.action_size):
@@ -147,9 +149,9 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-def]
-    """Return `improve` for two functions of a kind of agent with the arguments ``(agent, work, m, t, i)``. The first
-    one writes the values of the next states to ``work.td_target``. The second one updates the actor and all target
-    weights after an update of the critics."""
+    """Return `improve` for two functions of a kind of agent with the arguments ``(agent, work, m, t, i)``; ``i`` is the
+    index of an update after step ``t``. The first one writes the values of the next states to ``work.td_target``. The
+    second one updates the actor and all target weights after an update of the critics."""
 
     @compiled
     def update(agent, work, m, t, i):
@@ -177,7 +179,8 @@ def write_next_values(ac, work, m):
         nets.forward(ac.critic2, target_params, work.critic2)
     for column in range(batch_size):
         value1, value2 = work.critic1.acts[depth, 0, column], work.critic2.acts[depth, 0, column]
-        is_second = ac.twins and (value2 < value1 or value2 != value2)  # NaN counts as smallest
+        # NaN counts as smallest; it is the only value that differs from itself.
+        is_second = ac.twins and (value2 < value1 or value2 != value2)
         work.td_target[column] = value2 if is_second else value1
 
 
@@ -206,7 +209,8 @@ def update_critics(ac, work, m):
 
 @compiled
 def _critic_gradient(net, params, layers, grad, td_target):
-    """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to ``grad [2 D]``."""
+    """Return the mean squared error of a critic's values and ``td_target [B]``. Write its gradient to the positions of
+    this critic in ``grad [2 D]``. The critic's inputs must be in ``layers.acts[0]``."""
     nets.forward(net, params, layers)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):
@@ -242,4 +246,5 @@ def q1_gradient(ac, work, m):
     nets.forward(ac.critic1, params, work.critic1)
     for column in range(batch_size):
         work.critic1.grads[depth, 0, column] = np.float32(1 / batch_size)
+    # Without ``need_grad``, nothing is written to ``work.grad``.
     nets.backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)

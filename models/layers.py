@@ -140,7 +140,8 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the elementwise ``function`` of ``x``, rounded alike for all elements, also in the gradient."""
+    """Apply an elementwise ``function`` to ``x``, so that all elements of the result and of the gradient are rounded
+    alike."""
     padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
     return function(padded)[: x.numel()].view(x.shape)
 
@@ -191,8 +192,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
-    """Return the first layers, which several networks share (convolutions for images, otherwise the identity), and the
-    number of features that they compute."""
+    """Return the first layers, which several networks share, and the number of features that they compute. The layers
+    are convolutions with ``channels`` for images, otherwise the identity."""
     if not spaces.is_image:
         return nn.Identity(), spaces.obs_shape[0]
     network = ConvolutionalTrunk(spaces, channels, streams)
@@ -215,7 +216,8 @@ class ConvolutionalTrunk(Network):
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``, by default with its weights."""
+        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``. ``flat [M, D]`` are the weights (None:
+        the module's)."""
         x = images.float() / 255.0
         weights = self.weights() if flat is None else self._split(flat)  # weights and biases alternate
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):

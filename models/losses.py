@@ -35,7 +35,9 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
     ``values [M, B]``, standardised over B. Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values
     are equal, every weight is 1 (in the public code, NaN)."""
     centred = values - values.mean(1, keepdim=True)
+    # The standard deviation of a single value would be NaN.
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
+    # Below 1e-8, deviations are rounding errors of equal values.
     z = torch.where(deviation > 1e-8, centred / deviation.clamp_min(1e-8), torch.zeros_like(centred))
     return (z / temperature).exp().clamp(max=cap)
 
@@ -68,7 +70,7 @@ def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None)
 
 def entropy(logits: Tensor) -> Tensor:
     """Return the mean entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M]``."""
-    return -entropy_loss(logits, beta=_max_entropy(logits))  # `entropy_loss` divides by it
+    return -entropy_loss(logits, beta=_max_entropy(logits))  # cancels the division in `entropy_loss`
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
@@ -84,7 +86,8 @@ def _max_entropy(logits: Tensor) -> float:
 
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``, NaN if all returns
-    are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding, the first one above 0."""
+    are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding. The first weight must be above 0, because
+    `_variance` subtracts the first value from the others."""
     total_variance = _variance(returns, weight)
     unexplained_part = _variance(returns - values, weight) / total_variance
     return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)
@@ -179,7 +182,7 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
 def transition_losses(
     state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, is_end: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three losses ``[]`` of a model of transitions: the mean squared errors of next states and of rewards, and
+    """Return three scalar losses of a model of transitions: the mean squared errors of next states and of rewards, and
     the cross-entropy of the episode's end in nats, ``-mean(d log p + (1 - d) log(1 - p))``, with p = sigmoid(logit) and
     d = ``is_end``, 0 or 1. ``state``, ``reward`` and ``logit`` are predictions, the other arguments their targets.
     States are ``[B, S]``, all others ``[B, 1]``."""

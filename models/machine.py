@@ -35,7 +35,8 @@ _COMPILED_FILES = (
 )
 _TEMPORARY = "understudy-"  # first letters of a temporary cache folder
 _MAX_VERSIONS = 8  # versions of the code that the cache keeps
-# Counting references to arrays would take most of the time, so compiled functions neither count nor create arrays.
+# Counting references to arrays would take most of the time. So references are not counted, and compiled functions
+# cannot create arrays.
 EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 INLINE: dict[str, Any] = {"forceinline": True}
 # Without the wrappers that let Python and C call a function, compiling takes about a sixth less time.
@@ -76,7 +77,7 @@ def keeps_cache() -> bool:
 def _source_digest() -> str:
     """Return a hash of the content of all ``_COMPILED_FILES``, as 16 hexadecimal digits."""
     sources: list[Path] = []
-    for package in ("models", "envs", "control"):  # each is looked up: Ray's workers have them in separate folders
+    for package in ("models", "envs", "control"):  # Ray's workers have these packages in separate folders
         spec = importlib.util.find_spec(package)
         folders = spec.submodule_search_locations if spec is not None else None
         for folder in folders or ():
@@ -128,8 +129,8 @@ def exact(function: F) -> F:
 
 
 def exact_inlined(function: F) -> F:
-    """Compile like `exact` and inline into the caller. Passing a large named tuple (`World`, `Members`) takes longer
-    than a short function."""
+    """Compile like `exact` and inline into the caller. For a short function, passing a large named tuple (`World`,
+    `Members`) takes longer than the work itself."""
     return _compile(function, EXACT | INNER | INLINE)
 
 
@@ -144,8 +145,9 @@ def inlined(function: F) -> F:
 
 
 def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
-    """Save the ``code`` of a ``signature`` in the cache with Numba's function ``save``, under a lock. Two processes
-    at once would use one file for two signatures, and a later process would call the wrong code."""
+    """Save the ``code`` of a ``signature`` in the cache with Numba's function ``save``, under a lock. Without the lock,
+    two processes could write the code of two signatures to the same file, and a later process would call the wrong
+    code."""
     with open(cache_folder() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         save(signature, code)
@@ -153,7 +155,8 @@ def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
 
 def _compile(function: F, options: dict[str, Any]) -> F:
     """Return ``function`` as a function that Numba compiles at its first call with ``options``, and caches in
-    `cache_folder`. Numba's global settings of the cache are changed only during this call."""
+    `cache_folder`. Numba's global settings of the cache, which it reads while it creates the function, are changed only
+    during this call."""
     settings: Any = numba.core.config
     saved_settings = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
     settings.CACHE_DIR = str(cache_folder())
@@ -176,7 +179,7 @@ def type_predicate(kind: type) -> Any:
 
     @overload(predicate, jit_options=options)
     def implementation(x):  # type: ignore[no-untyped-def]
-        """Return the implementation for an argument of Numba's type ``x``: it returns True or False always."""
+        """Return the implementation for an argument of the Numba type ``x``: a function whose result is constant."""
         return (lambda x: True) if x.instance_class is kind else (lambda x: False)
 
     return predicate

@@ -51,6 +51,7 @@ class MLP:
     ):
         self.sizes, self.activation, self.leak = tuple(sizes), activation, leak
         self.products: type[Columns | Rows] = Columns if layout == "columns" else Rows
+        # Layers need no names, because parameters are addressed by position.
         self.dense = [layer("", inputs, outputs) for inputs, outputs in pairwise(self.sizes)]
         self.depth = len(self.dense)
         self._is_prelu = activation == "prelu"
@@ -127,12 +128,12 @@ class MLP:
         each activation instead of its output."""
         activations: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
-        for weight, bias in layers[: self.depth - 1]:
+        for weight, bias in layers[: self.depth - 1]:  # the hidden layers
             x = affine(weight, bias, x, activation, self.leak)
             activations.append(x)
             if self._traces_input:  # `affine` applied no activation
                 x = self._activate(layers, x)
-        weight, bias = layers[self.depth - 1]
+        weight, bias = layers[self.depth - 1]  # of the output; prelu's slope may follow in ``layers``
         activations.append(affine(weight, bias, x))
         return activations
 
@@ -145,7 +146,7 @@ class MLP:
         need_input_gradient: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
-        batch, and d loss / d x, None unless ``need_input_gradient``. ``activations`` is the trace of `forward`."""
+        batch, and d loss / d x (None without ``need_input_gradient``). ``activations`` is the trace of `forward`."""
         parts: list[Tensor] = []  # from the last layer to the first: bias, weight
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
@@ -213,8 +214,8 @@ class MlpNetwork(nn.Module):
 
 
 def _forward(x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
-    """Return the output of ``mlp`` for ``x``, both in its layout, with parameters ``flat [M, size]``. ``layers`` are
-    views of these parameters without autograd."""
+    """Return the output of ``mlp`` for ``x``, with parameters ``flat [M, size]``. Output and ``x`` are in the layout of
+    ``mlp``. ``layers`` are views of these parameters without autograd."""
     if torch.is_grad_enabled():
         return _Differentiable.apply(x, flat, mlp, layers)  # type: ignore[no-any-return]
     return mlp.forward(layers, x)[-1]

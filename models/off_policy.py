@@ -22,6 +22,7 @@ from models.state import Stateful
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
 from models.varied import groups
 
+# Attributes that hold state of the members, and are also saved.
 _STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
 
 
@@ -78,7 +79,7 @@ class OffPolicyAgent(InnerAgent):
         learning = self.learning()
         statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
         if self.random_numbers and learning.any():
-            no_member = torch.zeros(self.members, dtype=torch.bool)
+            no_member = torch.zeros(self.members, dtype=torch.bool)  # so that no networks behind novelty are trained
             statistics = self.statistics(self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member))
         return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
 
@@ -87,8 +88,9 @@ class OffPolicyAgent(InnerAgent):
         raise NotImplementedError
 
     def value_statistics(self, optimizer: MemberAdam, loss: Tensor, q: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return statistics of the values ``q [M, K, B]`` of K critics with a ``loss [M]`` and TD targets ``[M, B]``,
-        and the norm of the gradient of their ``optimizer``, which takes no step."""
+        """Return statistics of the values ``q [M, K, B]`` of K critics, ``{name: [M]}``: their mean, the variance of
+        the TD targets ``target [M, B]`` that the first critic explains, and the norm of the gradient of their ``loss
+        [M]``. The ``optimizer`` of the critics takes no step."""
         loss.sum().backward()
         q = q.detach()
         return {
@@ -103,7 +105,7 @@ class OffPolicyAgent(InnerAgent):
 
     @property
     def first_update(self) -> int:
-        """A lower bound: how many steps ``init_episodes`` take is not known before they are played."""
+        """A lower bound, because it is not known in advance how many steps ``init_episodes`` will take."""
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:
@@ -210,11 +212,11 @@ class TwinCriticAgent(OffPolicyAgent):
         self.flat_parameters = nn.Parameter(self._initial_weights(streams), requires_grad=False)
         rates = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.optimizer = MemberAdam(self.flat_parameters, rates)
-        twin_critics = getattr(config, "twin_critics", True)
+        twin_critics = getattr(config, "twin_critics", True)  # SAC has no such setting: it always uses both
         self.critics = TwinCritics(
             [self.obs_size + self.action_size, *hidden, 1], config.activation, streams, rates, twin_critics
         )
-        self.critic_optimizer = self.critics.optimizer  # in ``saved``
+        self.critic_optimizer = self.critics.optimizer  # an attribute, because ``saved`` has names of attributes
         columns = {
             "obs": ((self.obs_size,), torch.float32),
             "action": ((self.action_size,), torch.float32),
@@ -348,7 +350,7 @@ class TwinCriticAgent(OffPolicyAgent):
         return self.critics.target_values(obs, vectors)
 
     def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        random_numbers = self.numbers_of_update(-1)
+        random_numbers = self.numbers_of_update(-1)  # of the latest update
         self.critics.optimizer.zero_grad()
         statistics = self.value_statistics(self.critics.optimizer, *self.critic_loss(batch, random_numbers))
         with torch.no_grad():

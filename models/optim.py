@@ -14,7 +14,7 @@ from models.state import Stateful, check_like
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
-    """Return a method without its decorator, which would load torch's compiler in over a second."""
+    """Return a method without its decorator. The decorator would load torch's compiler, which takes over a second."""
     return getattr(method, "__wrapped__", method)
 
 
@@ -89,7 +89,8 @@ def _update_moments(
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """Return two tables of Adam's bias corrections by step count, computed in float64: 1 / (1 - beta1**count), and the
-    square root of 1 - beta2**count. They end at a count from which on both are 1 in float32."""
+    square root of 1 - beta2**count. In their last entry, and at all larger counts, both are 1 in float32. The entries
+    for a count of 0 have no effect."""
     beta1, beta2 = betas
     factor1, root_correction2, count = [1.0], [1.0], 0
     while count == 0 or max(betas) ** count > 2e-8:  # 1 ± 2e-8 is 1 in float32
@@ -216,8 +217,8 @@ class AdamW:
 class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
     ``separate_steps``, members may also step separately, and ``count`` is a tensor ``[M]`` int64, otherwise one
-    integer. The fused kernel (see `AdamW`) is called once if possible, otherwise once per member. Raises ValueError
-    unless D is a multiple of `BLOCK`."""
+    integer. The fused kernel (see `AdamW`) is called once if all members have one learning rate and
+    ``separate_steps`` is off, otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`."""
 
     def __init__(
         self,
@@ -235,7 +236,7 @@ class LockstepAdam(FlatOptimizer):
     @torch.no_grad()
     def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
         """Make one step with ``grad [M, D]`` and learning rates times ``lr_factor``, in the members ``learning [M]``
-        bool (None: all), which requires ``separate_steps``."""
+        bool (None: all). With ``learning``, the optimizer must have ``separate_steps``."""
         if isinstance(self.count, int) and len(set(self.lr)) == 1:
             self._call_kernel(slice(None), grad, lr_factor * self.lr[0], self.count)
         else:
@@ -257,6 +258,7 @@ def clip_gradients(params: Sequence[Tensor], max_norm: float | None) -> Tensor:
     """Scale the gradients of ``params [M, ...]`` in place, so that each member has a gradient norm of at most
     ``max_norm`` (None: no limit). The norm is over all parameters that have a gradient. Return the norms ``[M]`` before
     scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all members.)"""
+    # Views, so scaling them scales the gradients of the parameters.
     grads = [param.grad.flatten(1) for param in params if param.grad is not None]
     member_norms = norms(grads)
     if max_norm is None:

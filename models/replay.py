@@ -38,7 +38,7 @@ class ReplayBuffer:
         for dtype, names in self._names.items():
             self._widths[dtype] = [prod(columns[name][0]) for name in names]
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
-        self.size = self.position = 0
+        self.size = self.position = 0  # number of filled rows, and index of the next row to write
         self._member_indices = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:
@@ -57,7 +57,8 @@ class ReplayBuffer:
 
     def reserve(self, count: int) -> list[Tensor]:
         """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``. The caller may
-        write rows from `position` on, and must then call `advance`."""
+        write rows from `position` on, after the last row of the table at its beginning, and must then call
+        `advance`."""
         if self.size < self.capacity:
             self._grow(self.size + count)
         return list(self._tables.values())
@@ -70,7 +71,7 @@ class ReplayBuffer:
     def _concatenate(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
         """Concatenate the columns of one dtype along the last axis: ``values {name: [I, J, ...]}`` -> ``[I, J,
         width]``."""
-        # A number gets an axis of length 1.
+        # The additional axis gives a number ``[I, J]`` the width 1, and does not change the width of other columns.
         return torch.cat([values[name].unsqueeze(-1).flatten(2) for name in self._names[dtype]], 2)
 
     def _grow(self, rows_needed: int) -> None:
@@ -106,7 +107,7 @@ class ReplayBuffer:
         columns = {}
         for name, part in zip(self._names[dtype], rows.split(self._widths[dtype], -1), strict=True):
             shape, _ = self.columns[name]
-            if not shape:
+            if not shape:  # a number
                 columns[name] = part.squeeze(-1).contiguous()
             else:
                 columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
@@ -117,7 +118,8 @@ class ReplayBuffer:
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`. Raises StateError if it does not fit columns, members or capacity."""
+        """Restore the result of `state_dict`. Raises StateError if its rows do not fit the columns, the number of
+        members or the capacity, or if its position is impossible."""
         rows, position = state["rows"], state["position"]
         first_column, *_ = rows.values()
         size = len(first_column)  # number of saved rows

@@ -34,6 +34,7 @@ _TANH_LIMIT = np.float32(8.01773357391357422)  # tanh of larger numbers is 1
 def tanh_fraction(x):
     """Return numerator and denominator of tanh(x), elementwise for a number or a vector x. They are two polynomials
     from Eigen's rational approximation, whose quotient equals `torch.tanh` up to some units in the last place."""
+    # Clip x to [-_TANH_LIMIT, _TANH_LIMIT]; ``where_less(x, y, a, b)`` is a if x < y, else b.
     x = where_less(x, -_TANH_LIMIT, -_TANH_LIMIT, x)
     x = where_less(_TANH_LIMIT, x, _TANH_LIMIT, x)
     square = x * x
@@ -56,14 +57,15 @@ def activate(x, activation, leak):
     if activation == TANH:
         numerator, denominator = tanh_fraction(x)
         return numerator / denominator
-    return where_less(ZERO, x, x, leak * x) if activation else x  # leakyrelu or prelu
+    # Number 0 is identity; the remaining ones are leakyrelu and prelu.
+    return where_less(ZERO, x, x, leak * x) if activation else x
 
 
 @inlined
 def _times_derivative(gradient, output, activation, leak):
     """Return the vector ``gradient`` times the derivative of ``activation`` (a number in `ACTIVATIONS`). The derivative
-    is computed from the ``output`` of the activation (`products.activation_gradient`). For prelu, return ``gradient``
-    unchanged: `slope_gradient` multiplies it."""
+    is computed from the ``output`` of the activation (`products.activation_gradient`). For identity and prelu, return
+    ``gradient`` unchanged. For prelu, `slope_gradient` multiplies it later."""
     if activation == RELU:
         gradient = where_less(ZERO, output, gradient, ZERO)
     elif activation == TANH:
@@ -118,10 +120,11 @@ def _two_rows(x, column, params, weight, row_offset, num_terms, term_stride):
 @inlined
 def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, column, activation, leak):
     """Run a layer on the inputs ``x [num_in, columns]``: write all ``num_out`` rows of its outputs to ``y``, in the 32
-    columns from ``column`` on. With prelu, also write the values before the activation to ``z``.
+    columns from ``column`` on. With prelu, also write the values before the activation to ``z``. The docstring of this
+    module explains ``params``, ``weight``, ``bias`` and the strides.
 
-    Rows are computed four at a time, and the last one or two rows as a pair. To fill a four or a pair, the last row is
-    computed twice."""
+    Rows are computed four at a time, and the last one or two rows as a pair. If three rows or a single row are left,
+    the last row is computed twice."""
     last = num_out - 1
     for row in range(0, num_out, 4):
         row2, row3, row4 = min(row + 1, last), min(row + 2, last), min(row + 3, last)
@@ -176,8 +179,9 @@ def input_gradient(y_grads, x_grads, x, params, weight, num_out, out_stride, in_
 
 @inlined
 def slope_gradient(grads, preacts, first, end, leak):
-    """Return what rows ``first`` to ``end`` - 1 contribute to the gradient of prelu's slope ``leak``. Also multiply
-    these rows of ``grads [features, columns]`` by prelu's derivative at ``preacts``, in place."""
+    """Backpropagate through prelu with slope ``leak``, in rows ``first`` to ``end`` - 1. ``grads [features, columns]``
+    is the gradient of its outputs, and ``preacts`` are its inputs. Multiply these rows of ``grads`` by prelu's
+    derivative, in place. Return the gradient of the slope, summed over these rows."""
     slope_grad = zeros()
     for row in range(first, end):
         for column in range(0, grads.shape[1], LANES):

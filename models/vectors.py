@@ -3,10 +3,11 @@
 If the compiler vectorises a loop over arrays, it adds a test for overlapping arrays and a loop for the remainder. For
 small agents, both take longer than the work. Compiled functions treat a `Vector` as a number in registers.
 
-Each `intrinsic` is called in compiled code without its first argument. Its body runs when Numba compiles the call: it
-returns the types of result and arguments, and ``emit_llvm``, which emits LLVM instructions for ``arguments`` and
-returns the result. Arrays are float32 and contiguous along their last axis; bounds are not checked. A vector may begin
-at any number of an array, so its address is only a multiple of 4 bytes (``align=4``). Importing this requires Numba.
+Each `intrinsic` is called in compiled code without its first argument. Its body runs when Numba compiles the call, with
+the types of the arguments. It returns two things: a signature, written as ``result_type(argument_type, ...)``, and
+``emit_llvm``, which emits LLVM instructions for ``arguments`` and returns the result. Arrays are float32 and contiguous
+along their last axis; bounds are not checked. A vector may begin at any number of an array, so its address is only a
+multiple of 4 bytes (``align=4``). Importing this requires Numba.
 """
 
 import operator
@@ -43,7 +44,7 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _shuffle(builder: Any, x: Any, y: Any, lanes: Iterable[int]) -> Any:
-    """Emit LLVM instructions for a vector of the numbers at the positions ``lanes`` of the vector x, then y."""
+    """Emit LLVM instructions for a vector of the numbers at the positions ``lanes`` of the vectors x and y, joined."""
     positions = list(lanes)
     return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), len(positions)), positions))
 
@@ -55,7 +56,7 @@ def _fill(builder: Any, value: Any, lanes: int) -> Any:
         return value
     undefined = ir.Constant(ir.VectorType(ir.FloatType(), lanes), ir.Undefined)
     first_lane = builder.insert_element(undefined, value, ir.IntType(32)(0))
-    return _shuffle(builder, first_lane, undefined, [0] * lanes)
+    return _shuffle(builder, first_lane, undefined, [0] * lanes)  # copies the first lane to all lanes
 
 
 def _vector_or_number(kind: Any) -> Any:
@@ -148,6 +149,7 @@ def total(typing: Any, x: Any) -> Any:
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function_type = ir.FunctionType(ir.FloatType(), [ir.FloatType(), arguments[0].type])
         add = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.vector.reduce.fadd.v{x.lanes}f32")
+        # The first argument is the number with which the sum begins.
         return builder.call(add, [ir.FloatType()(0.0), arguments[0]], fastmath=_FAST)
 
     return types.float32(x), emit_llvm
@@ -167,7 +169,7 @@ def _where_less_vectors(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -
 
 
 def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
-    """Return ``if_true`` if x < y, else ``other`` (also if one is NaN), for numbers or elementwise for vectors. Only
+    """Return ``if_true`` if x < y, else ``other`` (also if x or y is NaN), for numbers or elementwise for vectors. Only
     compiled code can call it: `_where_less` is the implementation."""
 
 
@@ -200,6 +202,7 @@ def _define_operator(symbol: Any, method: str) -> None:
         return None  # these types are not for this implementation
 
 
+# The operators +, -, *, / and the same in place: in Python ``add`` and ``iadd``, in LLVM ``fadd``.
 for _name in ("add", "sub", "mul", "truediv"):
     for _symbol in (_name, f"i{_name}"):
         _define_operator(getattr(operator, _symbol), "fdiv" if _name == "truediv" else f"f{_name}")

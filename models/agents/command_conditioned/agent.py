@@ -70,10 +70,11 @@ class Agent(EpisodeAgent):
         # Policy and trunk with averaged weights.
         trained = nn.ModuleList([self.policy, self.trunk])
         self.averaged = copy.deepcopy(trained).requires_grad_(False) if config.average_decay else None
-        capacity = sys.maxsize if config.is_offline else config.buffer_size
+        capacity = sys.maxsize if config.is_offline else config.buffer_size  # a whole dataset is kept
         self.memory = EpisodeMemory(self.members, capacity, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
-        state_network = self.value or self.quantile_net  # settings allow only one of the two
+        # The second network is for values or for quantiles: settings do not allow both.
+        state_network = self.quantile_net if self.value is None else self.value
         if state_network is not None:
             # Returns say more about images than actions do, so both losses train the trunk.
             self.optimizers.append(Adam([state_network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
@@ -148,7 +149,8 @@ class Agent(EpisodeAgent):
             loss.sum().backward()
             self._grad_norms.append(clip_gradients(params, config.max_grad_norm))
             optimizer.step()
-            if self.averaged is not None and optimizer is self.optimizers[0]:
+            updates_policy = optimizer is self.optimizers[0]
+            if self.averaged is not None and updates_policy:
                 for average, param in zip(self.averaged.parameters(), params, strict=True):
                     polyak_update(average, param, 1 - config.average_decay)
         return torch.stack(reported_losses).mean(0)
@@ -197,7 +199,8 @@ class Agent(EpisodeAgent):
         values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
         final_values = self._values(list(trajectory.final_obs))  # [E] for each member
         scale = self._value_scale()
-        # Clamp values to the range of the returns-to-go in memory (`_clamped_values` says why).
+        # Convert values to units of reward, and clamp them to the range of the returns-to-go in memory and 0
+        # (`_clamped_values` says why).
         for m, returns in enumerate(self.memory.column("rtg")):
             low, high = _range_with_zero(returns)
             values[m] = (values[m] * scale[m]).clamp(low, high).view(len(reward), -1)  # [T, E]
@@ -258,7 +261,8 @@ class Agent(EpisodeAgent):
         return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        # A commanded return needs the quantile network too, which computes its rank in each state.
+        # A commanded return is converted to its rank in each state by the quantile network. So the policy cannot be
+        # exported as a single network.
         if self.config.desire_rank and "return" in command:
             return None
         policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
@@ -278,7 +282,8 @@ class Agent(EpisodeAgent):
         return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
-        """Return also the smallest and the largest return in memory if a command is a return."""
+        """Return the status of the base class and the number of steps in memory. If a command is a return, return also
+        the smallest and the largest return in memory."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
         returns = self._episode_returns()
@@ -329,6 +334,7 @@ class Agent(EpisodeAgent):
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
+        # The same returns are the targets of the values and the first term of the advantages, unless lambdas differ.
         value_target = returns = lambda_returns(reward, next_value, valid, config.discount, target_lambda)
         if advantage_lambda != target_lambda:
             returns = lambda_returns(reward, next_value, valid, config.discount, advantage_lambda)
@@ -344,8 +350,9 @@ class Agent(EpisodeAgent):
         """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
         ``[episodes]``, in units of reward. Final values are 0 after termination and without ``bootstrap_truncation``.
 
-        Values are clamped to the range of the returns-to-go in memory. A lander that climbs for ever reaches states
-        that were never seen, and bootstrapping from an extrapolated value would amplify its error.
+        Values are clamped to the range of the returns-to-go in memory, which for final values also includes 0. A lander
+        that climbs for ever reaches states that were never seen, and bootstrapping from an extrapolated value would
+        amplify its error.
         """
         memory, scale = self.memory, self._value_scale()
         values = self._values(memory.column("obs"))
@@ -404,7 +411,8 @@ class Agent(EpisodeAgent):
 
     @property
     def command_names(self) -> list[str]:
-        """With "return" if ranks are commanded: the policy then converts a commanded return to its rank."""
+        """Names of commands for users. They include "return" if ranks are commanded, because the policy then converts a
+        commanded return to its rank."""
         names = super().command_names
         return [*names, "return"] if self.config.desire_rank else names
 
@@ -421,7 +429,7 @@ class Agent(EpisodeAgent):
         # An example of an episode: one step, in which numbers are 0 and flags True. The saved episodes must have the
         # same fields, shapes and dtypes.
         trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
-        (example,) = self._to_episodes(trajectory, number, number[0], 0)
+        (example,) = self._to_episodes(trajectory, returns_to_go=number, episode_returns=number[0], member=0)
         self.memory.load_state_dict(state["memory"], example)
         self.streams.set_state(state["streams"])
 

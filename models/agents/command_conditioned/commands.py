@@ -111,6 +111,7 @@ class Commands(nn.Module):
         number chooses both whether a rank is low and the rank."""
         rank_min, rank_max, low_share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
         uniform = streams.uniform(envs)
+        # Numbers from ``low_share`` to 1 are stretched to [0, 1), and so are the numbers below it.
         usual_ranks = rank_min + (rank_max - rank_min) * (uniform - low_share) / (1 - low_share)
         low_ranks = rank_min * uniform / max(low_share, 1e-6)  # without a division by 0
         return torch.where(uniform < low_share, low_ranks, usual_ranks)
@@ -157,8 +158,8 @@ class Commands(nn.Module):
         UDRL: mean and spread are the mean and the standard deviation of the returns of the ``last_few`` best episodes
         in memory, and the horizon is the mean length of these episodes (paper, section 2.2). RCP-R: mean and spread are
         the maximum and the standard deviation of ``new_returns``, and the horizon is the mean length of the 5 best new
-        episodes. With recorded episodes alone, all of them count as new. RCP-A: the horizon is the same, but
-        `update_from_advantages` sets mean and spread.
+        episodes. With recorded episodes alone, all of them count as new. RCP-A: the horizon is as for RCP-R,
+        but `update_from_advantages` sets mean and spread.
         """
         config = self.config
         for m, episodes in enumerate(memory.episodes):

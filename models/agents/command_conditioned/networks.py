@@ -20,8 +20,8 @@ class BehaviorNetwork(Network):
     def __init__(
         self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
     ):
-        # Numbers in names are indices in `nn.Sequential`, in which activations have the odd ones. Both embeddings have
-        # the width ``hidden[0]``, because they are multiplied elementwise.
+        # Names of layers are the public code's. Their numbers are positions in an `nn.Sequential`, in which activations
+        # have the odd positions. Both embeddings have the width ``hidden[0]``, because they are multiplied elementwise.
         embeddings = (("state", inputs), ("command", num_commands))
         layers = [Dense(f"{name}_fc.0", fan_in, hidden[0], gain=1.0) for name, fan_in in embeddings]
         for i, (fan_in, fan_out) in enumerate(pairwise(hidden)):

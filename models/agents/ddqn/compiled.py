@@ -86,6 +86,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor) -> QNetwork:
+    """Return the `QNetwork` of ``network``. It shares the memory of the weights ``flat_parameters [M, D]``."""
     dueling, over_batch = isinstance(network, DuelingQNetwork), False
     value = advantage = nets.NO_NET
     # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
@@ -177,6 +178,7 @@ def _write_q_values(agent, work, params):
     if not network.dueling:
         copy(trunk_outputs, 0, work.q, 0, network.num_actions)
         return
+    # The features are the inputs of both networks.
     copy(trunk_outputs, 0, work.value.acts[0], 0, network.value.sizes[0])
     copy(trunk_outputs, 0, work.advantage.acts[0], 0, network.value.sizes[0])
     nets.forward(network.value, params, work.value)
@@ -211,8 +213,8 @@ def _q_backward(agent, work, params):
         return
     value_grads, advantage_grads = work.value.grads, work.advantage.grads
     # Value and advantage have two layers, so the gradients of their outputs are ``grads[2]``. With q = value +
-    # advantage - mean advantage, the gradient of the value is the sum of the gradients of all q, and the gradient of an
-    # advantage is the gradient of its q minus the mean of these gradients.
+    # advantage - mean advantage, the gradient of the value is the sum of the gradients of all q. The gradient of an
+    # advantage is the gradient of its q minus the mean of these gradients, over the batch too with ``over_batch``.
     mean_gradient_sum, num_actions = np.float32(0), np.float32(network.num_actions)
     for column in range(batch_size):
         column_sum = np.float32(0)
@@ -229,7 +231,7 @@ def _q_backward(agent, work, params):
             advantage_grads[2, action, column] = work.q[action, column] - mean_gradient
     nets.backward(network.value, params, work.value, work.grad, need_grad=True, need_input_grad=True)
     nets.backward(network.advantage, params, work.advantage, work.grad, need_grad=True, need_input_grad=True)
-    for i in range(network.value.sizes[0]):
+    for i in range(network.value.sizes[0]):  # the features, which are inputs of both networks
         for column in range(batch_size):
             work.trunk.grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
     nets.backward(network.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
@@ -241,7 +243,7 @@ def _write_td_targets(agent, work, m):
     Overwrites ``work.q`` and ``work.online_q``."""
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
-    reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
+    reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2  # after obs, next_obs and action
     copy(work.sample, obs_size, work.trunk.acts[0], 0, obs_size)  # next_obs
     _write_q_values(agent, work, params)
     copy(work.q, 0, work.online_q, 0, agent.network.num_actions)
@@ -296,4 +298,5 @@ improve = nets.make_improve(_update)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
+    """Return the best action of member ``m`` for ``obs [O]`` (`Greedy.act`)."""
     return _greedy_action(player, m, obs, scratch)

@@ -191,6 +191,8 @@ class Agent(StepAgent):
         return losses | {"loss": self._latest.loss.clone()}
 
     def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
+        """Compute an update of the action values: from the transitions of ``batch`` or, with a model, from imagined
+        rollouts that start there."""
         if self.config.model == "none":
             return replay_update(self.values, batch)
         return imagined_update(self.values, self.model, batch, random_numbers)

@@ -214,7 +214,7 @@ LATENT_SETTINGS = names_with(Config, "part", "latent states")
 
 
 def preset_game(preset: str) -> str | None:
-    """Return the environment that a preset is for, None for ``shipped``."""
+    """Return the environment that a preset is for: ``procmaze`` for ``procmaze_high``, None for ``shipped``."""
     return preset.rpartition("_")[0] if preset in PRESETS else None
 
 

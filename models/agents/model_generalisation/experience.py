@@ -27,7 +27,8 @@ class Transitions(ReplayBuffer):
 
     @staticmethod
     def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
-        """Return shape and dtype of each column, for observations of ``obs_size`` numbers, or bits if ``bits``."""
+        """Return shape and dtype of each column, by name. An observation is ``obs_size`` numbers, or as many bits if
+        ``bits``."""
         obs = ((obs_size,), torch.bool if bits else torch.float32)
         action = ((), torch.int16 if num_actions <= 32_768 else torch.int64)  # int16 reaches up to 32,767
         return {

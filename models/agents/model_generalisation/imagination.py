@@ -149,7 +149,8 @@ class _LearnedModel(Imagination):
         }
 
     def update_model(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take one gradient step on the weighted sum of ``losses [M, B]``. Return their means ``[M]``."""
+        """Take one gradient step on the weighted sum of ``losses``, ``{name: [M, B]}``. Return their unweighted means,
+        ``{name: [M]}``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
         # If all weights are 0, the sum is 0 with gradients of 0.
@@ -227,6 +228,7 @@ class LatentModel(_LearnedModel):
         latent = self.latents.sample(params, noise)
         x = self.with_action(latent, batch.action)
         losses = self.outcome_losses(x, batch)
+        # Transitions that terminate do not count in this loss.
         losses["obs"] = self._obs_loss(self.decoder(latent), batch.obs) * batch.continues
         predicted_params = self.latents.params(self.following(x), encoder=False)
         # The same divergence twice, with different weights: the first trains the predictor, the second the encoder.

@@ -78,6 +78,7 @@ class Gaussian:
         self.num_features = self.size = config.num_features
         self.num_outputs = 2 * self.num_features
         self.squashed, self.min_std = config.latent_type == "tanh_gaussian", config.min_std
+        # Activation that computes the most likely latent from the means; 1.0, a slope below 0, is the identity.
         self.mode: str | float = "tanh" if self.squashed else 1.0
         self.std_activation = _STD_ACTIVATIONS[config.std_act]
 

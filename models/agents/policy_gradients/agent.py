@@ -84,7 +84,8 @@ class Agent(EpisodeAgent):
         metrics = {}
         if config.baseline != "none":
             metrics["baseline"] = batch.member_means(baseline)
-        if values is not None:  # with the baseline batch_mean, the mean advantage is 0 up to rounding
+        # Without a value network there is nothing to report: with batch_mean, the mean advantage is always about 0.
+        if values is not None:
             metrics["advantage_mean"] = batch.member_means(batch.advantages)
             variances = map(explained_variance, batch.without_padding(values), batch.without_padding(batch.returns))
             metrics["explained_variance"] = torch.stack(list(variances))
@@ -141,7 +142,7 @@ class Agent(EpisodeAgent):
         and by a number of steps of each member (``budget``). If both limit it, the smaller rate applies."""
         remaining_by_epochs = 1.0  # fraction of the run that is left
         if self.config.epochs:
-            done_epochs = self.optimizers[0].param_groups[0]["step_count"]
+            done_epochs = self.optimizers[0].param_groups[0]["step_count"]  # the policy makes one step per epoch
             remaining_by_epochs = 1 - done_epochs / self.config.epochs
         # [M], factors by which the optimizer multiplies its learning rate; None without a limit on steps. The learning
         # rate already falls with ``remaining_by_epochs``, so that the product falls with ``remaining_by_steps``.
@@ -150,7 +151,7 @@ class Agent(EpisodeAgent):
             remaining_by_steps = (1 - self.member_steps.double() / self.budget).clamp(0, remaining_by_epochs)
             lr_factor = (remaining_by_steps / remaining_by_epochs).float()
         initial_lrs = (self.config.lr, self.config.value_lr or self.config.lr)
-        for optimizer, initial_lr in zip(self.optimizers, initial_lrs, strict=False):  # maybe no second optimizer
+        for optimizer, initial_lr in zip(self.optimizers, initial_lrs, strict=False):  # there may be one optimizer
             optimizer.param_groups[0]["lr"] = remaining_by_epochs * initial_lr
             optimizer.lr_factor = lr_factor
 
@@ -308,8 +309,8 @@ def pack(trajectory: Trajectory) -> Batch:
 
 
 def unpack(values: Tensor, valid: Tensor) -> Tensor:
-    """Return ``values [M, N]`` of experiences, in the order of `table`, as numbers of steps ``[T, M, E]``: at the
-    ``valid [T, M, E]`` steps, and zeros elsewhere."""
+    """Undo `table`: convert ``values [M, N]`` of experiences to ``[T, M, E]``, with zeros at steps that are not ``valid
+    [T, M, E]``."""
     counts = valid.sum((0, 2)).tolist()  # [M]
     valid_by_episode = valid.movedim(0, 2)  # [M, E, T], so that the mask selects one episode after another
     out = values.new_zeros(valid_by_episode.shape)

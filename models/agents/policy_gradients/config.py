@@ -160,6 +160,7 @@ def ineffective(config: Config) -> dict[str, str]:
 def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
     if config.baseline != "value":
+        # Settings that need a value network, with the values that switch them off.
         off_values = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
         for name, value in off_values.items():
             if getattr(config, name) != value:

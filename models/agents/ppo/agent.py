@@ -226,8 +226,8 @@ class Agent(InnerAgent):
             yield Batch(*(tensor[members, rows] for tensor in batch))
 
     def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
-        """Write means of ``statistics``, a list of ``{name: [M]}`` for K minibatches, to ``logged``. A member's mean is
-        over minibatches that it has ``evaluated [M, K]`` bool. If there are none, its logged values do not change."""
+        """Write the means of ``statistics`` over K minibatches, ``{name: [M]}`` each, to ``logged``. ``evaluated [M,
+        K]`` bool marks the minibatches that count for a member. If none does, its logged values do not change."""
         counts = evaluated.sum(1)
         for name in statistics[0]:
             values = torch.stack([minibatch[name] for minibatch in statistics], 1)
@@ -262,8 +262,8 @@ class Agent(InnerAgent):
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        """Return the number of minibatches in the latest ``steps`` steps without skipped ones (``target_kl``), whose
-        count is reset. Only the shape of ``learned [M]`` is used."""
+        """Return the number of minibatches in the latest ``steps`` steps, ``[M]``, except the ones that a member has
+        skipped (``target_kl``). Reset the count of skipped minibatches. Only the shape of ``learned [M]`` is used."""
         update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
@@ -278,7 +278,7 @@ class Agent(InnerAgent):
         """Return the factor on the learning rates for the rollout that begins after ``steps`` steps per environment."""
         if not self.config.anneal_lr:
             return 1.0
-        return max(0.0, 1 - steps * self.envs / self.budget)
+        return max(0.0, 1 - steps * self.envs / self.budget)  # ``budget`` counts the steps of all environments
 
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics of the latest rollout, NaN before the first."""

@@ -88,8 +88,8 @@ class Work(NamedTuple):
 def can_compile(agent: Agent) -> bool:
     """Return whether compiled code supports the agent's settings."""
     config = agent.config
-    adapts = config.normalize_obs or config.normalize_reward or config.scale_actions
-    return not (adapts or config.test_noise or config.target_kl is not None or agent.spaces.is_image)
+    scales_numbers = config.normalize_obs or config.normalize_reward or config.scale_actions
+    return not (scales_numbers or config.test_noise or config.target_kl is not None or agent.spaces.is_image)
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
@@ -103,7 +103,8 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     lr_factors = [agent.lr_factor_at(rollout * agent.rollout_steps) for rollout in rollouts]
     agent.loss = loss
     statistics = torch.full((agent.members, GRAD_NORM + 1), torch.nan)
-    for position, (name, values) in enumerate(agent.logged.items()):  # without ``grad_norm`` if there is no limit
+    # Without a limit on the gradient, ``agent.logged`` has no ``grad_norm``, which is the last position.
+    for position, (name, values) in enumerate(agent.logged.items()):
         statistics[:, position] = values
         agent.logged[name] = statistics[:, position]  # shares memory, for the compiled code
     bounds, adam = nets.make_bounds(agent.spaces.actions), agent.optimizer
@@ -160,8 +161,9 @@ def make_player(policy: Play) -> nets.Player | None:
     """Return a greedy policy for compiled code. Return None if the policy samples or scales actions or normalises
     observations."""
     network, actions = policy.network, policy.network.actions
-    is_scaled = isinstance(actions, Gaussian) and actions.scaled
-    if policy.streams is not None or policy.parts.mean.shape[1] or is_scaled:
+    scales_actions = isinstance(actions, Gaussian) and actions.scaled
+    normalizes_obs = policy.parts.mean.shape[1] > 0
+    if policy.streams is not None or normalizes_obs or scales_actions:
         return None
     return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, squashes=False)
 
@@ -363,8 +365,9 @@ def _policy_loss(agent, work, m, count, row_weight):
 
 @compiled
 def _value_loss(agent, work, count, row_weight):
-    """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as in `_policy_loss`. Write its
-    gradient with respect to the values to the last layer of ``work.critic.grads``."""
+    """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as a mean over the first ``count``
+    columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the values to the last
+    layer of ``work.critic.grads``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
     gradient[:] = np.float32(0)
@@ -412,7 +415,8 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 
 def improve(agent, work, m, t):
-    """Make all passes over the rollout if step ``t`` completes it (`Agent.learn`)."""
+    """Make all passes over the rollout if step ``t`` completes it (`Agent.learn`). Write the loss and the statistics of
+    the last pass to ``agent``, as means over its minibatches."""
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block
         return
     # Index of this rollout among those that end in this block.

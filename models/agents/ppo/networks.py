@@ -50,11 +50,12 @@ class ActorCritic:
         else:
             self.actions = Gaussian(spaces.actions, config.action_std, config.scale_actions)
         if spaces.is_image and (config.normalize_obs or config.intrinsic != "none"):
+            # In lower case, as in YAML: "true", not "True".
             settings = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
             raise SettingError(f"{settings}, but the environment shows images; allowed: false and none")
         hidden = member_config.hidden_sizes
         self._make_trunk = partial(trunk, spaces, config.conv_channels)  # returns convolutions and their output size
-        self.trunk, inputs = self._make_trunk(Streams([0]))  # only the architecture is used, not the parameters
+        self.trunk, inputs = self._make_trunk(Streams([0]))  # only the architecture is used, so any seed will do
         num_trunk = sum(param.shape[1] for param in self.trunk.parameters())
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
@@ -110,7 +111,7 @@ class ActorCritic:
 
     def evaluate_actions(self, flat: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and log-probabilities, ``[M, B]`` each, and the mean entropy of the policy ``[M]``, for
-        normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping."""
+        normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping; W is 1 for discrete actions, else A."""
         parts = self.parts(flat)
         features = self.features(parts, obs)
         outputs = self.actor(parts.actor, features)

@@ -40,8 +40,8 @@ class Agent(TwinCriticAgent):
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of the base class, and normal numbers ``now`` for the actor's actions in the
-        minibatch."""
+        """Return the random numbers of a step: as in the base class, and normal numbers ``now``, which sample the
+        actor's actions in the minibatch."""
         uniform_draw, normal_draw = super()._noise_draws()
         _, shapes = normal_draw
         return [uniform_draw, (Streams.normal, {**shapes, "now": shapes["next"]})]

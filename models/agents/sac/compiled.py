@@ -52,8 +52,9 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _sample_actions(ac, work, noise):
-    """Sample actions by standard normal ``noise [A, B]`` (`agent.sample`) from the actor's outputs. Write them to the
-    first critic's inputs, and to ``work`` standard deviations and log-probabilities."""
+    """Sample actions from the actor's outputs by standard normal ``noise [A, B]`` (`agent.sample`). Write the actions
+    to the first critic's inputs, their standard deviations to ``work.std``, and their log-probabilities to
+    ``work.log_prob``."""
     outputs = work.actor.acts[len(ac.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
@@ -124,7 +125,8 @@ def _write_actor_gradient(agent, work, m, noise):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states, which include their entropy, to ``work.td_target [B]`` (`Agent.next_q`)."""
+    """Write the values of the next states, minus ``alpha log pi(a'|s')``, to ``work.td_target [B]`` (`Agent.next_q`).
+    The next observations must be in ``work.actor.acts[0]``."""
     ac, params = agent.ac, agent.ac.actor_learner.flat_parameters[m]
     forward(ac.actor, params, work.actor)
     _sample_actions(ac, work, ac.next[m, t, update])

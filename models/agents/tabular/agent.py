@@ -84,8 +84,8 @@ class Agent(EpsilonGreedy, InnerAgent):
         self._transition: tuple[Tensor, ...] = ()
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of epsilon-greedy actions. For the next actions of SARSA, their names begin with
-        "next "."""
+        """Return the random numbers of epsilon-greedy actions at a step. SARSA also samples a next action, by numbers
+        whose names begin with "next "."""
         prefixes = ("",) if self.config.backup == "max" else ("", "next ")
         explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
         action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}
@@ -134,7 +134,7 @@ class Agent(EpsilonGreedy, InnerAgent):
     def learn(self) -> Tensor:
         for env in range(self.envs):
             loss = self._update(env)
-        return loss
+        return loss  # of the last environment
 
     def _update(self, env: int) -> Tensor:
         """Update ``Q(s, a)`` of the step of environment ``env``. Return squared TD errors ``[M]``, NaN until a member

@@ -168,7 +168,7 @@ def improve(agent, work, m, t):
     values, num_actions = agent.flat_parameters, agent.num_actions
     for e in range(envs):
         cell = work.next_cells[e]
-        if agent.backup == MAX:
+        if agent.backup == MAX:  # ``next_ties`` is then empty
             action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
         else:
             if agent.next_explore[m, t, e] < epsilon(agent, m, t):
@@ -188,5 +188,6 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
+    """Return the best action of member ``m`` in the cell of ``obs [S]`` (`Greedy.act`)."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return argmax(player.rows[row], player.rows.shape[1])

@@ -46,7 +46,8 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The next observations must be in
+    ``work.actor.acts[0]``."""
     ac = agent.ac
     # The outputs of the target actor are then in the last layer of ``work.actor.acts``.
     forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor)

@@ -38,8 +38,9 @@ class Agent(td3.Agent):
         return weights
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of TD3 and Gumbel noise, which is added to logits: ``act_gumbel`` in the
-        environment and, in each update, ``next_gumbel`` for the target actor and ``gumbel`` for the actor."""
+        """Return the random numbers of a step: TD3's, then three kinds of Gumbel noise, which is added to logits. The
+        noise ``act_gumbel`` samples actions in the environment. In each update, ``next_gumbel`` samples the target
+        actor's actions, and ``gumbel`` samples the actor's."""
         act_shape = (self.action_size, self.envs)
         update_shape = (self.updates_per_step, self.action_size, self.batch)
         gumbel_shapes = {"act_gumbel": act_shape, "next_gumbel": update_shape, "gumbel": update_shape}

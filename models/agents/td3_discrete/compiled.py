@@ -98,6 +98,7 @@ def choose(agent, work, m, t, e, obs, state):
             vector[i] = nan_to_zero(sampled + ac.explore[m, t, e, i] * agent.action_std)
             best = i if vector[i] > vector[best] else best
         return best
+    # The member does not learn yet: the 1 of a one-hot vector is at the largest of A uniform numbers.
     for i in range(num_actions):
         best = i if ac.random[m, t, e, i] > ac.random[m, t, e, best] else best
     for i in range(num_actions):
@@ -107,7 +108,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The next observations must be in
+    ``work.actor.acts[0]``."""
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
     forward(ac.actor, params, work.actor)  # the logits are then in the last layer of ``work.actor.acts``
     logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.next_gumbel[m, t, update]
