@@ -106,7 +106,8 @@ class ReplayedEnvironment(Environment):
 
     def snapshot(self) -> dict[str, Any]:
         """See `Environment.snapshot`. The entries are ``seeds`` and ``began [M, E]`` (`_start_steps`), ``actions [T, M,
-        E(, A)]`` and ``active [T, M, E]``. The last two are missing before the first step, all before a reset."""
+        E(, A)]`` and ``active [T, M, E]``. Before the first reset there are no entries, and before the first step there
+        are only the first two."""
         if self._seeds is None:
             return {}
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}

@@ -120,6 +120,7 @@ def can_compile(environment: Environment) -> bool:
     are not in a table."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
+        # `mode.info` and `mode.state` say whether phi reads the info and the state.
         if mode.info or (mode.state and not isinstance(phi, Phi)):
             return False
         if isinstance(phi, Phi) and phi.uses_symexp and phi.table is None:
