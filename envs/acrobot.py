@@ -19,7 +19,7 @@ from envs.tensor import Dynamics
 from models.spaces import Discrete, Spaces
 
 _GRAVITY, _SECONDS = 9.8, 0.2
-_START = 0.1
+_START = 0.1  # largest absolute value of the numbers of an initial state
 
 
 class Acrobot(Dynamics):

@@ -106,7 +106,8 @@ class ReplayedEnvironment(Environment):
 
     def snapshot(self) -> dict[str, Any]:
         """See `Environment.snapshot`. The entries are ``seeds`` and ``began [M, E]`` (`_start_steps`), ``actions [T, M,
-        E(, A)]`` and ``active [T, M, E]``. The last two are missing before the first step, all before a reset."""
+        E(, A)]`` and ``active [T, M, E]``. Before the first reset there are no entries, and before the first step there
+        are only the first two."""
         if self._seeds is None:
             return {}
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}
@@ -127,9 +128,12 @@ class ReplayedEnvironment(Environment):
         actions, active = state.get("actions", no_steps), state.get("active", no_steps)
         require(int(start_steps.max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(seeds)
+        # `reset` has started the current episode of every environment. If the episode began later than the others, the
+        # earlier actions do not belong to it, so they are not repeated.
         for step, step_actions in enumerate(actions):
             has_begun = start_steps <= step
             self.step(step_actions, active[step] & has_begun)
-        # The replay has recorded other masks. The next snapshot must equal the one of an uninterrupted run.
+        # `reset` and `step` have recorded other starts and masks. Replace them, so that the next snapshot equals one
+        # from an uninterrupted run.
         self._start_steps = start_steps
         self._actions = list(zip(actions, active, strict=True))

@@ -27,7 +27,7 @@ class ButtonGrid(ChanceDynamics):
     """
 
     def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
-        """``values`` and ``parameters`` are fields of `ButtonParameters`."""
+        """Take the fields of `ButtonParameters`, in order (``values``) or by name (``parameters``)."""
         grid = ButtonParameters(*values, **parameters)
         grid_size, num_buttons = grid.grid_size, grid.num_buttons
         cells = grid_size**2

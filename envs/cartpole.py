@@ -21,7 +21,7 @@ _SECONDS = 0.02
 # Largest absolute values of a state that does not terminate; speeds have no bound. `math.radians(12)` would differ from
 # Gymnasium's bound by an ulp.
 _BOUNDS = torch.tensor([2.4, math.inf, 12 * 2 * math.pi / 360, math.inf], dtype=torch.float64)
-_START = 0.05
+_START = 0.05  # largest absolute value of the numbers of an initial state
 # Physics that are sampled for each episode if there is a spread. They are columns 4 to 7 of a state.
 _SAMPLED_PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length")
 
@@ -48,6 +48,7 @@ class CartPole(Dynamics):
         num_physics = len(_SAMPLED_PHYSICS)
         numbers = uniform(seeds, 4 + num_physics) * 2 - 1  # in [-1, 1)
         motion_numbers, physics_numbers = numbers.split([4, num_physics], -1)
+        # Log-uniform between 1 / spread and spread.
         factors = (physics_numbers * math.log(self.physics.physics_spread)).exp()
         return torch.cat((motion_numbers * _START, factors * self._nominal_tensor), -1)
 

@@ -116,9 +116,11 @@ def real_environment(environment: Environment) -> Environment:
 
 def can_compile(environment: Environment) -> bool:
     """Return whether compiled functions can compute the environment's steps and rewards. They cannot if the network phi
-    of a learned reward reads the environment's info or needs symexp, or if phi is a Python function."""
+    of a learned reward reads the environment's info, if phi is a Python function, or if it needs symexp and its values
+    are not in a table."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
+        # `mode.info` and `mode.state` say whether phi reads the info and the state.
         if mode.info or (mode.state and not isinstance(phi, Phi)):
             return False
         if isinstance(phi, Phi) and phi.uses_symexp and phi.table is None:
@@ -250,7 +252,7 @@ def observe(world, state, obs):
             best = i if better(state[i], state[best]) else best
         obs[:] = np.float32(0)
         obs[best] = np.float32(1)
-    else:
+    else:  # the observation is the first numbers of the state
         for i in range(len(obs)):
             obs[i] = np.float32(state[i])
 
@@ -292,7 +294,8 @@ def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
 @exact
 def _acrobot_step(state, action):
     """Advance ``state`` (two angles, two angular speeds) in place by one step of the Runge-Kutta method and return
-    terminated (`Acrobot.step`). ``speed1_k3`` and ``acc1_k3`` are those of joint 1 at the third evaluation."""
+    terminated (`Acrobot.step`). The method evaluates the speeds and accelerations of both joints four times. For
+    example, ``speed1_k3`` and ``acc1_k3`` are of joint 1 at the third evaluation."""
     torque = action - 1.0
     h = 0.2  # seconds
     half = h / 2
@@ -322,7 +325,8 @@ def _acrobot_step(state, action):
 @exact
 def _single_step(kind, state, action, continuous_action):
     """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
-    (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `MOUNTAINCAR_CONTINUOUS` or `PENDULUM`."""
+    (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `MOUNTAINCAR_CONTINUOUS` or `PENDULUM`. The numbers are
+    the constants in `envs.mountaincar` and `envs.pendulum`, where they have names."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
         speed = min(max(speed, -0.07), 0.07)
@@ -400,6 +404,7 @@ def advance(world, m, state, action, continuous_action, obs, scratch, previous_p
     discrete action, ``continuous_action`` is empty if actions are discrete. ``previous_phi`` is phi before the step; it
     is returned unchanged if the reward is not learned. ``scratch`` is from `make_scratch`."""
     f32 = np.float32
+    # `raw_done` is the output of the done network. A reward of 1 is CartPole's, all other kinds replace it.
     reward, ends, raw_done = f32(1), False, f32(0)
     if is_map(world) or world.kind == CELLS:
         entry = int(state[0]) * world.num_moves + action

@@ -52,7 +52,7 @@ class OpenGrid(ChanceDynamics):
     remembers_cells = False  # whether states have one column per cell, after the four columns above
 
     def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
-        """``values`` and ``parameters`` are fields of `GridParameters`."""
+        """Take the fields of `GridParameters`, in order (``values``) or by name (``parameters``)."""
         grid = GridParameters(*values, **parameters)
         grid_size, spontaneous_termination = grid.grid_size, grid.spontaneous_termination
         super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)

@@ -118,7 +118,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     @property
     def frames_per_second(self) -> float:
-        """Frames per second of the environment, ``render_fps`` (30 if missing), divided by the action repeat."""
+        """Frames per second of the environment, ``render_fps`` (30 if missing), divided by the action repeat, and
+        limited to [1, 240]."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         rate = float(metadata.get("render_fps") or 30)
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
@@ -131,7 +132,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         except BaseException as error:
             raise EnvironmentFault(f"{self.game.name} cannot be drawn: {promises.error_reason(error)}") from error
         is_image = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
-        if not is_image or min(picture.shape) < 2:
+        if not is_image or min(picture.shape) < 2:  # an array of one row or column is no picture either
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
         return picture
 
@@ -186,10 +187,16 @@ def _quiet_mujoco(gym_id: str) -> None:
     """Suppress a deprecation warning that MuJoCo 4 would print about Gymnasium's models for each new instance."""
     spec = gym.registry.get(gym_id)
     if spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
-        with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
+
+        def warn(text: str) -> None:
+            if "settotalmass" not in text:
+                warnings.warn(text, stacklevel=2)
+
+        # If MuJoCo is missing, `gym.make` reports it. MuJoCo before version 4 has no `set_mju_user_warning`.
+        with contextlib.suppress(ImportError, AttributeError):
             import mujoco
 
-            mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn(text, stacklevel=2))
+            mujoco.set_mju_user_warning(warn)
 
 
 def _environment_repeats_actions(game: Game) -> bool:
@@ -227,7 +234,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped
         if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
-            # Most environments check every action by their action space.
+            # Most environments check every action by `contains` of their action space, which is faster here.
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except BaseException as error:
@@ -257,8 +264,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``, and number actions with several parts. Convert images to stacks of grey frames,
-    the newest one last, and other observations to vectors."""
+    """Apply the wrappers of ``game``, and number the combinations of actions with several parts. Convert images to
+    stacks of grey frames, the newest one last, and other observations to vectors, unless they are vectors already."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if isinstance(env.action_space, promises.COMBINED):
@@ -289,7 +296,7 @@ def action_space_of(space: gym.Space) -> Discrete | Continuous | None:
 
 
 def equals_spaces(obs_space: gym.Space, action_space: gym.Space, spaces: Spaces) -> bool:
-    """Return whether flattened observations and the actions of Gymnasium's spaces are those of ``spaces``."""
+    """Return whether Gymnasium's spaces, with flattened observations, equal ``spaces``."""
     return (gym.spaces.flatdim(obs_space),) == spaces.obs_shape and action_space_of(action_space) == spaces.actions
 
 

@@ -41,7 +41,8 @@ def make_environment(
     """
     game = resolve(name)
     if time_limit is not None:
-        game = replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or None})
+        limit = time_limit or None  # 0 becomes None
+        game = replace(game, kwargs={**game.kwargs, "max_episode_steps": limit})
     if time_limit == 0:  # without a limit, returns may exceed the bound of the game
         game = replace(game, max_return=None)
     dynamics = None if render else make_dynamics(game)
@@ -62,7 +63,8 @@ def make_dynamics(game: Game | str) -> Dynamics | None:
 
 @functools.lru_cache(32)
 def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
-    """Make the dynamics ``module:class``, which have no state, with the pairs ``(name, value)`` of ``arguments``."""
+    """Make dynamics of the class ``module:class``, with the pairs ``(name, value)`` of ``arguments``. All callers share
+    the result, because dynamics have no state."""
     module, _, class_name = class_path.partition(":")
     dynamics_class = getattr(importlib.import_module(module), class_name)
     dynamics: Dynamics = dynamics_class(**dict(arguments))

@@ -118,11 +118,13 @@ class Game:
 
     @property
     def base_name(self) -> str:
+        """The name without parameters."""
         return self.name.partition(",")[0]
 
     @property
     def takes_arguments(self) -> bool:
-        """Whether a name may have arguments of ``gymnasium.make``: not for tensor programs, which have parameters."""
+        """Whether a name may have any arguments of ``gymnasium.make``. False for tensor programs, and for games with
+        ``parameters``, whose names may have only these."""
         return self.parameters is None and not self.dynamics
 
     def parameter_values(self) -> dict[str, Any]:
@@ -133,7 +135,8 @@ class Game:
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
     """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``procmaze:ProcMaze``, with a time
-    limit of 100 steps. The program is also registered with Gymnasium."""
+    limit of 100 steps. ``kwargs`` replace defaults of its ``parameters``. The program is also registered with
+    Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
     return Game(
@@ -142,7 +145,8 @@ def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters],
 
 
 def _map_game(name: str, max_return: float, steps: int) -> Game:
-    """Return the `Game` of the map of `envs.gridmaps.MAPS`, which is also registered with Gymnasium."""
+    """Return the `Game` of a map with a time limit of ``steps``. ``name`` is its name in Gymnasium, such as
+    ``EmptyRoom22``, and in lower case its key in `envs.gridmaps.MAPS`."""
     kwargs = {"map_name": name.lower(), "max_episode_steps": steps}
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
@@ -154,7 +158,7 @@ def _repeatable_game(name: str, dynamics: str, gym_id: str, steps: int, max_retu
 
 
 def _mujoco_game(name: str, info: str) -> Game:
-    """Return the `Game` of version 5 of a robot, with entries of a step's info, separated by spaces."""
+    """Return the `Game` of version 5 of a robot. ``info`` names entries of a step's info, separated by spaces."""
     return Game(name.lower(), f"{name}-v5", info=tuple(info.split()))
 
 
@@ -239,7 +243,7 @@ def resolve(name: str) -> Game:
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
-    # If several games of the table have this id, the first one is meant.
+    # The id means the first game of the table that has it and changes nothing by wrappers.
     table_games = [entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers]
     return table_games[0] if table_games else Game(full_id, full_id)
 
@@ -296,9 +300,9 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """Return ``game``, whose name has no parameters, with the parameters ``values`` in its ``kwargs`` and appended to
-    its name, without values that it already has. Raises SettingError for a value that is out of range. Arguments of a
-    Gymnasium environment are not checked, and make its largest return unknown."""
+    """Return a copy of ``game`` with the parameters ``values`` in its ``kwargs`` and at the end of its name, which must
+    have none yet. Values that the game already has are left out. Raises SettingError for a value that is out of range.
+    Arguments of a Gymnasium environment are not checked, and make its largest return unknown."""
     changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
@@ -376,8 +380,8 @@ def _gym_ids() -> list[str]:
 
 
 def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:
-    """Return the id in ``gym_ids`` that ``env_id`` means: the id itself, in its registered spelling, or its newest
-    version if this version cannot be made. Return ``env_id`` if there is none."""
+    """Return the id in ``gym_ids`` that ``env_id`` means: the id itself, in its registered spelling, else the newest
+    version, if ``env_id`` has an older version or none. Otherwise return ``env_id``."""
     env_id = match_spelling(env_id, gym_ids)
     if env_id in gym_ids:
         return env_id

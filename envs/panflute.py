@@ -25,7 +25,7 @@ class PanFlute(ChanceDynamics):
     """
 
     def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
-        """``values`` and ``parameters`` are fields of `FluteParameters`."""
+        """Take the fields of `FluteParameters`, in order (``values``) or by name (``parameters``)."""
         flute = FluteParameters(*values, **parameters)
         num_pipes, spontaneous_reward = flute.num_pipes, flute.spontaneous_reward
         places = num_pipes * (num_pipes + 1) // 2
@@ -49,7 +49,7 @@ class PanFlute(ChanceDynamics):
         return state[..., 2:].float()
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
-        return uniform_at(seed, time + 1)  # the column of the time after the step
+        return uniform_at(seed, time + 1)  # columns are numbered by the time after the step
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         counters, notes = state.split((2, len(self._is_end)), -1)

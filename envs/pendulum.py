@@ -17,6 +17,8 @@ from models.streams import Streams
 _SECONDS, _MAX_SPEED, _TORQUE = 0.05, 8.0, 2.0
 _WEIGHT = 15.0  # 3 g / 2 l, factor on the sine of the angle in the angular acceleration
 _INERTIA = 3.0  # 3 / m l^2, factor on the torque
+_SPEED_COST, _TORQUE_COST = 0.1, 0.001  # factors on the squares
+# Largest initial angle and speed, in absolute value.
 _START = torch.tensor([math.pi, 1.0], dtype=torch.float64)
 
 
@@ -47,7 +49,7 @@ class Pendulum(RepeatedDynamics):
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
         wrapped_angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
         # As in Gymnasium, the terms of the torque are float32 until they are added to the other terms.
-        cost = wrapped_angle * wrapped_angle + speed * speed * 0.1 + torque * torque * 0.001
+        cost = wrapped_angle * wrapped_angle + speed * speed * _SPEED_COST + torque * torque * _TORQUE_COST
         speed = speed + (angle.sin() * _WEIGHT + torque * _INERTIA) * _SECONDS
         speed = speed.clamp(-_MAX_SPEED, _MAX_SPEED)
         state = torch.stack((angle + speed * _SECONDS, speed), -1)

@@ -17,7 +17,8 @@ class HandmadePotential:
     cells: int = 0
 
     def states(self, count: int) -> Tensor:
-        """Return ``count`` fixed states ``[N, S]``, uniform within the bounds, or each cell of a map once, one-hot."""
+        """Return ``count`` fixed states ``[count, S]``, uniform within the bounds. For a map, return each of its cells
+        once, one-hot ``[cells, cells]``."""
         if self.cells:
             return torch.eye(self.cells)
         low, high = torch.tensor(self.low), torch.tensor(self.high)
@@ -36,7 +37,8 @@ def _negative_distance(obs: Tensor) -> Tensor:
 
 
 def _balance(obs: Tensor) -> Tensor:
-    """Return how near CartPole is to standing upright, still and in the middle: at most 1, for ``obs [..., 4]``."""
+    """Return how near CartPole is to standing upright, still and in the middle: at most 1, for ``obs [..., 4]``. The
+    weights are chosen by hand."""
     x, speed, angle, spin = obs.unbind(-1)
     return 1 - (0.2 * x**2 + 0.1 * speed**2 + 20 * angle**2 + spin**2 + 5 * angle * spin)
 
@@ -44,7 +46,8 @@ def _balance(obs: Tensor) -> Tensor:
 def _energy(obs: Tensor) -> Tensor:
     """Return 1,000 times the mechanical energy of MountainCar for ``obs [..., 2]``, position and speed."""
     x, speed = obs.unbind(-1)
-    return 1000 * (0.0025 / 3 * (3 * x).sin() + speed**2 / 2)  # potential and kinetic energy
+    # Gravity accelerates the car by -0.0025 cos(3 x), so its potential energy is 0.0025 / 3 sin(3 x).
+    return 1000 * (0.0025 / 3 * (3 * x).sin() + speed**2 / 2)
 
 
 def _upright(obs: Tensor) -> Tensor:

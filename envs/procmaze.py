@@ -45,7 +45,7 @@ class ProcMaze(OpenGrid):
         num_open = num_open_up_to[:, -1:]
         ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()  # [N, 2]
         is_before = num_open_up_to[:, None] <= ranks[..., None]  # [N, 2, cells]
-        places = is_before.sum(-1)
+        places = is_before.sum(-1)  # a cell's index is the number of cells before it
         seed_and_time = torch.stack((flat_seeds, torch.zeros_like(flat_seeds)), 1)
         state = torch.cat((seed_and_time, places, is_open), 1)
         return state.view(*seeds.shape, -1)
@@ -95,7 +95,7 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
         index = (num_expandable_up_to <= choice).sum(1, keepdim=True)
         next_cell = neighbours_of_cell.gather(1, index)
         count += increments.index_select(0, next_cell[:, 0])
-        predecessor.scatter_(1, next_cell, cell)
+        predecessor.scatter_(1, next_cell, cell)  # after the end of a search, nowhere is its own predecessor
         cell = torch.where(next_cell == nowhere, predecessor.gather(1, cell), next_cell)
         if (cell == nowhere).all():
             break
@@ -111,7 +111,7 @@ def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
     cells = nowhere = grid_size * grid_size
     cell_indices = torch.arange(cells)
     neighbours = torch.full((cells + 1, len(MOVES)), nowhere)
-    # A move that the border stops leads to the cell itself.
+    # Without the first move, no-op. A move that the border stops leads to the cell itself.
     moves = clipped_moves(grid_size)[:, 1:]
     neighbours[:cells, :4] = torch.where(moves == cell_indices[:, None], nowhere, moves)
     increments = torch.zeros(cells + 1, cells + 1, dtype=torch.uint8)

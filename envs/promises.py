@@ -21,8 +21,8 @@ class BrokenContract(Exception):
 def check_observation(space: Box, obs: Any) -> None:
     """Raise `BrokenContract` unless ``obs`` consists of numbers and has the shape of ``space``. NumPy would broadcast a
     single number to a whole observation. Bounds are not checked: many environments exceed them a little."""
-    if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:  # as usual
-        return
+    if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:
+        return  # the usual case, which needs no conversion
     numbers = np.asarray(obs)
     if numbers.dtype.kind not in "biuf" or numbers.shape != space.shape:  # bool, int, unsigned int, float
         description = f"an array of {numbers.dtype} {list(numbers.shape)}"
@@ -65,8 +65,10 @@ def _is_supported(space: Any) -> bool:
     """Return whether agents can choose actions of ``space``: discrete actions, or vectors with finite bounds."""
     if isinstance(space, COMBINED):
         return math.prod(choices(space)) <= MAX_COMBINATIONS
-    if not isinstance(space, Box) or not space.low.size:
+    if not isinstance(space, Box):
         return isinstance(space, gym.spaces.Discrete)
+    if space.low.size == 0:
+        return False
     # Agents compute with bounds in float32, in which even the length of the range must be finite.
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)

@@ -36,6 +36,7 @@ class RepeatedDynamics(Dynamics):
         self.spaces = Spaces((self.obs_size,), self.actions, torch.float32, step_limit, self.max_return)
 
     def first_states(self, seeds: Tensor) -> Tensor:
+        """Return initial states as `Dynamics.initial` does, without the column of repetitions."""
         raise NotImplementedError
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

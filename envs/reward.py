@@ -176,15 +176,16 @@ class Stages(BaseStages):
         return False
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` of a potential that predicts the discounted returns of a policy from the state.
-        It is fitted to nine tenths of the ``rn_episodes`` episodes; the others give ``explained_variance``."""
+        """Return parameters ``[1, D]`` of a potential that predicts the discounted returns of a policy from the state.
+        ``streams`` is a single stream. The potential is fitted to nine tenths of the ``rn_episodes`` episodes; the
+        others give ``explained_variance``."""
         count, discount = self.config.rn_episodes, self.config.rn_discount
         states, returns = episodes.returns(discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, returns)
         test_states, test_returns = episodes.returns(discount, math.ceil(count / 10))
         phi = self.parameters.with_weights(flat)
-        errors = test_returns - phi(test_states[None])[0]
-        self.explained_variance = 1 - float(errors.var() / test_returns.var().clamp(min=1e-12))  # not divided by 0
+        errors = test_returns - phi(test_states[None])[0]  # of the only member
+        self.explained_variance = 1 - float(errors.var() / test_returns.var().clamp(min=1e-12))  # never divides by 0
         return flat
 
     @torch.no_grad()

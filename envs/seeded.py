@@ -57,6 +57,7 @@ def normal(seeds: Tensor, n: int) -> Tensor:
 def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     """Return ``draw(seeds)`` for ``seeds [..., M, E]``, computed only once for members with equal seeds, because
     hashing a number takes about 40 times as long as comparing two."""
+    # On other devices than the CPU, the comparisons would wait for the device.
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return draw(seeds)
     # Members are compared first by one seed of each, then by all of their seeds.

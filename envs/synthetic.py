@@ -125,13 +125,15 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """Return two settings about visited states, if the table covers the known range of observations instead."""
+        """Return the two settings about visited states, which have an effect only if there is a table of initial states
+        and the range of observations, by which it is otherwise filled, is unknown."""
         if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Replace the states only if there is a target, and if the range of observations is unknown."""
+        """Replace the states only if there is a target network and the range of observations is unknown. With
+        ``pairs``, also ``scaled`` must be True."""
         networks = self.parameters
         if not (self.lacks_table_range and networks.has_target):
             return flat
@@ -177,6 +179,7 @@ class Stages(BaseStages):
         fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(unscale_states(states, fixed))
         part = networks.parts["target"]
+        # A table has few rows, so all of them are one batch, and few updates are enough.
         target.copy_(fit(part, target, states, target_actions, updates=300, lr=1e-2, batch_size=None))
         return flat
 
@@ -197,9 +200,9 @@ class Stages(BaseStages):
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a bandit whose reward is highest for the actions of the policy, or equals its
-        action values. The clone is fitted in states from episodes of the policy. Then, ``dagger_rounds`` times (Ross et
-        al. 2011), states from episodes of the clone are added, and it is fitted again. If initial states are cells, it
-        is fitted in all cells."""
+        action values. The clone is fitted in states from episodes of the policy. Then, ``dagger_rounds`` times (DAgger,
+        Ross et al. 2011), states from episodes of the clone are added, and it is fitted again; only a target network
+        can play such episodes. If initial states are cells, the clone is fitted in all cells instead."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:
@@ -215,7 +218,7 @@ class Stages(BaseStages):
             states = states[random_order]
         flat = self._fit_to_policy(flat, policy, states)
         if networks.has_target and networks.num_table_rows and isinstance(self.spaces.actions, Discrete):
-            flat = networks.limit_most_common_action(flat)
+            flat = networks.limit_most_common_action(flat)  # changes only the table
         return flat
 
     def _target_policy(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
@@ -253,8 +256,8 @@ class Stages(BaseStages):
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
         """Return the outputs ``[N, A]`` of a clone for the ``results`` of a policy in N states: standardised action
-        values ``[N, A]``, one-hot discrete actions ``[N]``, or continuous actions ``[N, A]`` in units of half their
-        range."""
+        values ``[N, A]``, discrete actions ``[N]`` as one-hot vectors, or continuous actions ``[N, A]`` with their
+        bounds scaled to -1 and 1."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -304,8 +307,9 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment,
-    for other environments than tensor programs among at least ``draws``, which this call collects by resets."""
+    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment. A
+    tensor program computes them. For other environments, this call collects at least ``draws`` initial observations by
+    resets, and the function chooses one of them by each seed."""
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box
 
 from models.spaces import Discrete
 
-_SEEDS = 2**62
+_SEEDS = 2**62  # number of different seeds of episodes
 _PIXELS = 24  # side of a square
 # RGB colours of characters.
 _COLOURS = {
@@ -31,8 +31,9 @@ _COLOURS = {
 
 
 class TensorGym(gym.Env[Any, np.int64]):
-    """One environment with the dynamics ``module:class``, which are built with ``parameters``. It never truncates.
-    Observations are float32 vectors within [0, 1], or the index of a cell, if the dynamics are one-hot."""
+    """One environment with the dynamics ``module:class``, which are built with ``parameters``. It never truncates,
+    because Gymnasium applies the time limit of the id. Observations are float32 vectors within [0, 1], or the index of
+    a cell, if the dynamics are one-hot."""
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
 
@@ -68,4 +69,5 @@ class TensorGym(gym.Env[Any, np.int64]):
 
     def _observation(self) -> Any:
         obs = self.dynamics.observe(self._state)[0, 0].numpy()
+        # A copy, because ``obs`` may share memory with the state.
         return int(obs.argmax()) if self.dynamics.spaces.one_hot else obs.copy()

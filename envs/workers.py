@@ -138,8 +138,10 @@ def _serve(pipe: Connection, game: Game, rows: int) -> None:
                 fields = {name: value[0].numpy() for name, value in result.items() if value is not None}
                 pipe.send(fields)
             except BaseException as error:  # the parent handles signals, so every error is the environment's
-                message = str(error) if isinstance(error, UserError) else ""
-                pipe.send(message or f"environment {game.name}: {type(error).__name__}: {first_line(error)}")
+                message = f"environment {game.name}: {type(error).__name__}: {first_line(error)}"
+                if isinstance(error, UserError) and str(error):
+                    message = str(error)
+                pipe.send(message)
     if environment is not None:
         environment.close()
 

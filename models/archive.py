@@ -13,6 +13,7 @@ def read_archive(file: Path) -> Any:
     Raises UnpicklingError for a file with other content, and any error for a damaged one."""
     if zipfile.is_zipfile(file):  # the format before PyTorch 1.6 is no archive
         with zipfile.ZipFile(file) as archive:
+            # torch.save does not compress. Compressed parts of a file from elsewhere could fill the memory.
             if sum(part.file_size for part in archive.infolist()) > file.stat().st_size:
                 raise zipfile.BadZipFile("its parts are longer than the file")
             # torch.load does not compare checksums.

@@ -50,7 +50,7 @@ class Curiosity(Stateful):
 
     @property
     def weights(self) -> Tensor:
-        """The weights of the network, ``[M, D]``, without autograd."""
+        """The weights of the network, ``[M, D]``, without autograd. Writing to this view changes the network."""
         return self.network.flat.detach()
 
     @weights.setter

@@ -36,7 +36,8 @@ class EpisodeSchedule:
     """Schedule of an agent that learns from whole episodes. The property ``schedule`` of its settings returns one. An
     epoch plays a number of episodes in parallel, and makes gradient steps. An off-policy agent makes them before it
     plays, on its replay buffer. An on-policy agent makes them afterwards, on the episodes of the epoch, and then
-    forgets these. A run ends when its score reaches ``target``, or an evaluation the ``target_return`` of the run."""
+    forgets these. A run ends when its score reaches ``target``, or when an evaluation reaches the ``target_return`` of
+    the run."""
 
     episodes: int  # played in an epoch; 0: none, and the run counts the ``minibatch_steps``
     gradient_steps: int  # of an epoch, which are only counted; 0 for an agent without gradients

@@ -16,7 +16,8 @@ _FIRST_SLOTS = 4096  # slots of a member when the first episode is stored
 @dataclass(eq=False)
 class Episode:
     """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` that ranks episodes, and ``extras``, tensors
-    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are their positions."""
+    about the whole episode. After an `EpisodeMemory` has stored the steps, ``steps`` is empty, and ``slots [L]`` int64
+    are the positions of the steps in the memory."""
 
     steps: Mapping[str, Tensor]
     score: float

@@ -67,8 +67,8 @@ def _mixture_class(classes: Classes) -> type:
     for agent, config_class in classes:
         hints = typing.get_type_hints(config_class)
         for field in dataclasses.fields(config_class):
-            section = field.metadata.get("section")
-            section = f"{agent}: {section}" if section else agent
+            family_section = field.metadata.get("section")
+            section = f"{agent}: {family_section}" if family_section else agent
             joint_field = dataclasses.field(default=field.default, metadata={**field.metadata, "section": section})
             fields.append((names[config_class][field.name], hints[field.name], joint_field))
     mixture_class = dataclasses.make_dataclass("Mixture", fields, bases=(Mixture,), frozen=True)

@@ -45,7 +45,8 @@ class Moments(Stateful):
     def deviation(self) -> Tensor:
         """Return standard deviations ``[M, *shape]``, or 1 for numbers that do not vary except by rounding."""
         variance = self._variance()
-        # A standard deviation below 1e-10 of the mean is only the rounding of float64.
+        # A standard deviation below 1e-10 of the mean is only the rounding of float64. With a mean of 0, the limit is
+        # 1e-15.
         return torch.where(variance > 1e-20 * self.mean.square() + 1e-30, variance.sqrt(), 1.0)
 
     def _variance(self) -> Tensor:

@@ -56,10 +56,10 @@ class Columns:
     def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
         """Return d loss / d weight, summed over the batch: ``[M, in, out]`` if the weight is stored ``transposed``,
         else ``[M, out, in]``. ``layer_input`` is ``[M, in, B]``; ``gradient [M, out, B]`` is d loss / d output."""
-        short, long = (layer_input, gradient) if transposed else (gradient, layer_input)
-        if short.shape[1] == 1:  # a product and a sum: a matrix-vector product would round depending on M
-            return (short * long).sum(2).unsqueeze(1)
-        return torch.bmm(short, long.transpose(1, 2))
+        left, right = (layer_input, gradient) if transposed else (gradient, layer_input)
+        if left.shape[1] == 1:  # a product and a sum: a matrix-vector product would round depending on M
+            return (left * right).sum(2).unsqueeze(1)
+        return torch.bmm(left, right.transpose(1, 2))
 
     @staticmethod
     def input_gradient(weight: Tensor, gradient: Tensor) -> Tensor:

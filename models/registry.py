@@ -62,7 +62,8 @@ def family(name: str) -> Family:
 
 
 def canonical_names(names: str) -> str:
-    """Return ``names``, names of implementations that are separated by commas, in their canonical spelling."""
+    """Return ``names``, names of implementations that are separated by commas, in their canonical spelling. Unknown
+    names are kept."""
     return ",".join(match_spelling(name.strip(), implementations()) for name in names.split(","))
 
 
@@ -197,6 +198,7 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
     choices_and_defaults = {**values, **choices}  # the user's choices replace defaults
     if choices_and_defaults.get("agents_take_turns") != "generations":
         # Each implementation trains the same number of agents on a proxy, so their sum is a multiple of len(agents).
+        # Without a value, ``agents_per_proxy`` is 1, and ``second_agents`` (here 0) is not used.
         if (values.get("agents_per_proxy") or 1) % len(agents):
             values["agents_per_proxy"] = len(agents)
         if (values.get("second_agents") or 0) % len(agents):

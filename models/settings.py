@@ -64,6 +64,7 @@ class SettingError(UserError, ValueError):
 
 def rename_setting(error: SettingError, name: str, typed_name: str) -> SettingError:
     """Return the error about setting ``name`` as one about ``typed_name``, the flag with which the user set it."""
+    # Only the first occurrence in the message is surely the name: "lr is -1.0; allowed: ...".
     return SettingError(str(error).replace(name, typed_name, 1), typed_name)
 
 
@@ -227,9 +228,10 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
     if value is None and kind.optional:
         return
     items = value if kind.is_list else (value,)
-    is_allowed = isinstance(items, tuple) and len(items) <= meta.get("max_items", MAX_ITEMS)
-    is_allowed = is_allowed and (len(items) > 0 or meta.get("allow_empty", False))
-    if not (is_allowed and all(_fits(item, kind, meta) for item in items)):
+    min_items = 0 if meta.get("allow_empty") else 1
+    max_items = meta.get("max_items", MAX_ITEMS)
+    has_allowed_length = isinstance(items, tuple) and min_items <= len(items) <= max_items
+    if not (has_allowed_length and all(_fits(item, kind, meta) for item in items)):
         raise value_error(name, value, kind, meta)
 
 

@@ -40,7 +40,8 @@ class Stateful:
 def check_like(template: Any, value: Any, name: str = "state") -> Any:
     """Return ``value``, a loaded state, if it can replace ``template``, the current state. Raises StateError, which
     names the first item that does not fit: mappings must have the same keys, lists the same length, tensors the same
-    shape and dtype. ``name`` is what the message calls ``value``; its items are ``name.key`` and ``name[i]``.
+    shape and dtype. Integers are counts, so they must not be negative. ``name`` is what the message calls ``value``;
+    its items are ``name.key`` and ``name[i]``.
     """
     if isinstance(template, Mapping):
         require(isinstance(value, Mapping), name, f"is {_describe_type(value)}", _describe_type(template))

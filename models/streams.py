@@ -230,6 +230,7 @@ class NoiseBlocks(Blocks):
         Further blocks are joined to it as long as the total is then at most ``max_joined`` steps."""
         parts: list[dict[str, Tensor]] = []
         num_steps = 0
+        # The first part is always taken. Another block is joined only if all of its steps fit into `max_joined`.
         while not parts or (num_steps < max_steps and num_steps + self.steps <= max_joined):
             if self._used == self.steps:
                 self.next_block()

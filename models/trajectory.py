@@ -65,9 +65,9 @@ def lambda_returns(
         # With lambda = 1 the bootstrap part is 0.
         mixture = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
         next_target = torch.where(next_valid, mixture, next_value[t])  # at the last valid step: `next_value`
-        next_valid = valid[t]
-        next_return = torch.where(next_valid, reward[t] + discount * next_target, next_return)
-        returns.append(next_return)
+        current_return = torch.where(valid[t], reward[t] + discount * next_target, next_return)
+        returns.append(current_return)
+        next_return, next_valid = current_return, valid[t]
     return torch.stack(returns[::-1]).masked_fill(~valid, 0.0)
 
 

@@ -51,7 +51,7 @@ def sample_config(config: Any, seed: int) -> Any:
         depth = max(1, depth - 1 + int(3 * depth_number))
     changes: dict[str, Any] = {}
     if "lr" in config.vary:
-        changes["lr"] = config.lr / 3 * 9**lr_number
+        changes["lr"] = config.lr / 3 * 9**lr_number  # the factor 9**u / 3 is from 1/3 to 3
     if "batch_size" in config.vary:
         changes["batch_size"] = _log_uniform(config.batch_size, batch_number)
     if set(SHAPE) & set(config.vary):
@@ -93,7 +93,7 @@ def sample_member_configs(
 
 
 def shape_of(member_config: Any) -> tuple[Any, Any]:
-    """Return ``hidden_sizes`` and ``batch_size``, or None for tables, which have neither."""
+    """Return ``hidden_sizes`` and ``batch_size``. Both are None for agents with tables, which have no such settings."""
     return getattr(member_config, "hidden_sizes", None), getattr(member_config, "batch_size", None)
 
 

@@ -163,7 +163,8 @@ def translate(
     translated: dict[str, Any] = {}
     for name, value in values.items():
         setting_name = names_by_alias.get(name, name)
-        if setting_name in translated or (setting_name != name and setting_name in values):
+        has_both_names = setting_name != name and setting_name in values
+        if setting_name in translated or has_both_names:
             other_aliases = [alias for alias, other_setting in renamed.items() if other_setting == setting_name]
             both = f"{other_aliases[0]} and {name}" if other_aliases else f"{name} and {setting_name}"
             raise SettingError(f"{both} are one setting; give {setting_name}", name)

@@ -49,7 +49,8 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters ``[D]`` of one proxy, all zero, and their views by name in a file."""
+    """Return the parameters ``[D]`` of one proxy, all zero, and views of them, ``{name in a file: view}``. Writing to a
+    view changes the parameters."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
@@ -138,7 +139,7 @@ def _config_of(file: understudy.Proxy) -> Any:
     family_spec = implementations()[implementation_of(file.kind)]
     field_kinds = kinds(family_spec.config)
     try:
-        values, _ = translate(file.config, (), field_kinds)  # old names
+        values, _ = translate(file.config, (), field_kinds)  # replaces old names of settings
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
     if unknown := [name for name in values if name not in field_kinds]:

@@ -124,8 +124,9 @@ class _FrozenDict(dict[str, Any]):
 
 
 def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> np.ndarray:
-    """Replaces JAX's function that rebuilds an array from ``state``, the state of a NumPy array."""
-    array: np.ndarray = make(*arguments)
+    """Replaces JAX's function that rebuilds an array from ``state``, the state of a NumPy array. JAX's type in
+    ``about`` is not needed."""
+    array: np.ndarray = make(*arguments)  # empty until it gets its state
     array.__setstate__(state)
     return array
 

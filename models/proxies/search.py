@@ -253,16 +253,16 @@ def load_presets(kind: str) -> Any:
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
     """Return setting without effect in ``config`` -> the reason."""
-    plateau = ("early_out_virtual_diff", "plateau_floor")
+    plateau_settings = ("early_out_virtual_diff", "plateau_floor")
     kinds_by_name = kinds(type(config))
-    second_phase = tuple(name for name in kinds_by_name if name.startswith("second_") and name != "second_phase")
+    of_second_phase = tuple(name for name in kinds_by_name if name.startswith("second_") and name != "second_phase")
     return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
         (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
-        (config.inner_rule != "plateau", plateau, f"inner_rule is {config.inner_rule!r}"),
+        (config.inner_rule != "plateau", plateau_settings, f"inner_rule is {config.inner_rule!r}"),
         (config.strategy != "nes", ("score_transform", "nes_step_size"), f"strategy is {config.strategy!r}"),
-        (config.second_phase is None, second_phase, "second_phase is null, so there is none"),
+        (config.second_phase is None, of_second_phase, "second_phase is null, so there is none"),
         (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
         (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
         (config.test_limit_first is None, ("test_limit_grows",), "test_limit_first is null"),

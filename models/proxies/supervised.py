@@ -50,7 +50,8 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions: a ``fraction`` of the pieces of episodes, at least one."""
+        """Split into training and held-out transitions. A random ``fraction`` of the pieces of episodes, at least one
+        piece, is held out."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
         permutation = streams.uniform(len(starts))[0].argsort()  # from the stream of the only member
@@ -118,7 +119,7 @@ class Fit:
 
     def in_raw_units(self, flat: Tensor) -> Tensor:
         """Return the parameters ``flat [1, D]`` of a fit for inputs and outputs in raw units. A logit of 0 becomes
-        0.5."""
+        `ENDS_ABOVE`."""
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``
@@ -169,6 +170,7 @@ class Fit:
             out = environment.step(state[None], recorded.action[None])
             state = out.next_state[0]
             difference = self.standardise("state", state) - self.standardise("state", recorded.next_obs)
+            # A state that is no number any more has an infinite error.
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
             error = step_error.where(running, error)
             predicts_end, has_ended = out.done[0] > ENDS_ABOVE, recorded.terminated > 0
