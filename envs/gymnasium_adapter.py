@@ -98,10 +98,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             for row in rows:
                 self._row = row  # for `_fault`
                 self._ages[row] += 1
-                obs, reward_of_row, terminated[row], truncated[row], info = envs[row].step(native_actions[row])
+                obs, reward_of_row, is_terminated, is_truncated, info = envs[row].step(native_actions[row])
                 promises.check_observation(self._space, obs)
                 self._obs[row], reward[row] = obs, promises.as_number(reward_of_row)
-                info_values[row] = [promises.as_number(info[name]) for name in names]
+                terminated[row] = promises.as_number(is_terminated, "terminated")
+                truncated[row] = promises.as_number(is_truncated, "truncated")
+                info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
         except BaseException as error:
             raise self._fault(error) from error
         self._check_finite("reward", reward)
@@ -170,9 +172,10 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Raise EnvironmentFault about the first number of ``values [M * E, ...]`` that is not finite."""
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
-        is_finite = np.isfinite(values).reshape(len(values), -1).all(1)
-        self._row = int(is_finite.argmin())  # for `_fault`
-        raise self._fault(BrokenContract(f"{name} is {values[self._row]}; it must be finite"))
+        row, *index = np.argwhere(~np.isfinite(values))[0].tolist()  # of the first such number
+        self._row = row  # for `_fault`
+        place = str(index) if index else ""
+        raise self._fault(BrokenContract(f"{name}{place} is {values[row, *index]}; it must be finite"))
 
     def _fault(self, error: BaseException) -> EnvironmentFault:
         """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset."""

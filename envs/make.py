@@ -50,6 +50,8 @@ def make_environment(
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)
+    if not game.gym_id:  # a tensor program without a Gymnasium id
+        raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
     if num_workers > 1 and members * envs > 1 and not render:
         return ParallelEnvironment(game, members, envs, num_workers)
     return GymnasiumEnvironment(game, members, envs, render)

@@ -285,10 +285,17 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
         key, equals, text = pair.partition("=")
         is_argument = game.takes_arguments and key.isidentifier()  # arguments may have any name
         if key not in parameters and not is_argument:
-            allowed_names = ", ".join(parameters) or f"{game.name}, which has no parameters"
+            allowed_names = ", ".join(parameters)
+            if not allowed_names:
+                is_open = game.takes_arguments
+                allowed_names = "arguments, as name=value" if is_open else f"{game.name}, which has no parameters"
             raise _name_error(name, f": {key!r} is unknown{nearest(key, parameters)}; allowed: {allowed_names}")
+        if is_argument and key == "render_mode":
+            raise _name_error(name, ": training draws nothing; allowed: --record, for a film")
         if not equals:
             raise _name_error(name, f": {key} needs a value: {key}=value")
+        if key in values:
+            raise _name_error(name, f": {key} is given twice")
         values[key] = text
         with contextlib.suppress(ValueError):
             if not is_argument:

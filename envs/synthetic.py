@@ -274,6 +274,11 @@ class Stages(BaseStages):
         real.close()
         return starts
 
+    def _starts_of_seeds(self, seeds: Tensor) -> Tensor:
+        """Return initial observations for ``seeds [M, E]``. The first call opens the real environment, and
+        proxies that have initial states never call it."""
+        return self.starts(seeds)
+
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Compute a step with the parameters ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``, and actions
@@ -284,7 +289,7 @@ class Stages(BaseStages):
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of the proxy with the parameters ``flat [1, D]``, for B ``seeds``."""
-        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts)
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self._starts_of_seeds)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
@@ -293,7 +298,7 @@ class Stages(BaseStages):
         # With scaled observations, ``scale`` adapts the policies that train here to real observations.
         if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
-        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self._starts_of_seeds, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs)
 
 

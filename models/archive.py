@@ -1,6 +1,7 @@
 """Read files written by `torch.save` without running code from them."""
 
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ def read_archive(file: Path) -> Any:
             if broken := archive.testzip():
                 raise zipfile.BadZipFile(f"its part {broken} is not what was written")
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # about other formats
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # torch's message is about arguments of torch.load
         raise pickle.UnpicklingError("it holds more than tensors and plain values") from error

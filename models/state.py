@@ -1,9 +1,13 @@
 """State of objects in checkpoints: how it is saved, and checked when it is loaded from a file."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
+
+_NOT_NEGATIVE = ("square", "second_moment", "noise_std")  # prefixes of names of tensors whose numbers are at least 0
 
 
 class StateError(ValueError):
@@ -40,8 +44,10 @@ class Stateful:
 def check_like(template: Any, value: Any, name: str = "state") -> Any:
     """Return ``value``, a loaded state, if it can replace ``template``, the current state. Raises StateError, which
     names the first item that does not fit: mappings must have the same keys, lists the same length, tensors the same
-    shape and dtype. Integers are counts, so they must not be negative. ``name`` is what the message calls ``value``;
-    its items are ``name.key`` and ``name[i]``.
+    shape and dtype. ``name`` is what the message calls ``value``; its items are ``name.key`` and ``name[i]``.
+
+    Integers, int64 tensors, and tensors whose name begins as in ``_NOT_NEGATIVE`` must be at least 0. A float must not
+    be NaN. Tensors may contain NaN, because the other members can go on after one has diverged.
     """
     if isinstance(template, Mapping):
         require(isinstance(value, Mapping), name, f"is {_describe_type(value)}", _describe_type(template))
@@ -54,8 +60,14 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
     if isinstance(template, list | tuple):
         for i, (template_item, item) in enumerate(zip(template, value, strict=True)):
             check_like(template_item, item, f"{name}[{i}]")
+    elif isinstance(template, Tensor):
+        last_name = name.rpartition(".")[2]
+        if template.dtype == torch.int64 or last_name.startswith(_NOT_NEGATIVE):
+            require(not bool((value < 0).any()), name, "is below 0", "0 and above")
     elif isinstance(template, int):
         require(value >= 0, name, f"is {value}", "0 and above")
+    elif isinstance(template, float):
+        require(not math.isnan(value), name, f"is {value}", "a number")
     return value
 
 

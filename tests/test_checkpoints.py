@@ -135,6 +135,7 @@ INVALID_VALUES: dict[str, tuple[Any, str]] = {
     "understudy.loop.agent": ({}, "it has no 'memory'"),
     "understudy.loop.agent.streams": (torch.zeros(1, 7, dtype=torch.uint8), "random generators"),
     f"{MEMORY}.lengths.0": (0, "memory of member 0 has lengths"),
+    "optimizer_states.1.state.0.square": (torch.Tensor.neg_, "square is below 0"),
     "state_dict.more": (ONE, "state_dict has"),
 }
 

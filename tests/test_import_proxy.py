@@ -179,11 +179,19 @@ def hostile(folder: Path) -> Iterator[tuple[str, bytes, str]]:
     yield "bytes", b"\x80\x04B" + struct.pack("<I", 2**32 - 1) + b"x.", "not such a file"
     yield "bytes8", b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.", "not such a file"
     yield "large", b"N0" * 1_100_000, "no file of at most 2 MB"
-    yield "array", pickle.dumps(bandit("text"), 4), "could not convert string to float"
+    yield "array", pickle.dumps(bandit("text"), 4), "not such a file"
+    yield "objects", pickle.dumps({"params": bandit(AnyMemory())}, 4), "not such a file"
     yield "empty", b"", "not such a file"
     yield "huge array", pickle.dumps({"params": {"initial_state": 1, "reward": 2}}), "not such a file"
     archived = archive({"archive/data.pkl": pickle.dumps({"model": Harm(mark)}, 2), "archive/version": b"3"})
     yield "zip.pt", archived, "it holds more than tensors and plain values"
+
+
+class AnyMemory:
+    """Pickled as an array of objects, whose addresses are from the file."""
+
+    def __reduce__(self) -> Any:
+        return np.ndarray, ((1, 1), "O", b"A" * 8)
 
 
 def bandit(kernel: Any) -> dict[str, Any]:

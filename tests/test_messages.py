@@ -70,6 +70,8 @@ train -> 'train' is not a flag; flags start with --
 --td_lambda 0.9 -> --td_lambda has no effect: desire_advantage and desire_rank are off
 --gamename procmaze,grid_sise=5
     -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?...
+--gamename FrozenLake-v1,render_mode=human
+    -> gamename is 'FrozenLake-v1,render_mode=human': training draws nothing; allowed: --record, for a film
 --gamename procmaze,grid_size=1
     -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
 --gamename acrobot,grid_size=4

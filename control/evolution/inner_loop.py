@@ -25,7 +25,8 @@ from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.base import Environment
-from envs.make import make_environment, stages_of
+from envs.gridmaps import CellTable
+from envs.make import make_dynamics, make_environment, stages_of
 from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
@@ -238,7 +239,8 @@ class InnerLoop:
         """Divide N agents into batches that can be trained together: of one implementation, with networks of one shape,
         and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
         spaces = self.stages.spaces
-        obs_size = 1 if spaces.one_hot else math.prod(spaces.obs_shape)  # a cell counts as one number
+        # In a grid world, an observation counts as one number, its cell.
+        obs_size = 1 if isinstance(make_dynamics(self.game), CellTable) else math.prod(spaces.obs_shape)
         size = max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
         for kind_index, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`

@@ -182,7 +182,8 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     obs_space, action_space = model.observation_space, model.action_space
     is_discrete = isinstance(spaces.actions, Discrete)
     is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
-    if not equals_spaces(obs_space, action_space, spaces):
+    has_shape = is_cell or obs_space.shape == spaces.obs_shape  # `predict` takes no flattened observations
+    if not has_shape or not equals_spaces(obs_space, action_space, spaces):
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
         raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
     if wants_values and not hasattr(model, "q_net"):  # only DQN has action values

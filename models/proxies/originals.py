@@ -107,8 +107,8 @@ def _read_synthetic_gymnax(content: bytes) -> Original:
     for name, layers in (("initial", parameters["initial_state"]), ("reward", parameters["reward"])):
         for i in range(len(layers)):
             layer = layers[f"Dense_{i}"]
-            tensors[f"{name}.{i}.weight"] = np.asarray(layer["kernel"], np.float32).T  # Flax stores [in, out]
-            tensors[f"{name}.{i}.bias"] = np.asarray(layer["bias"], np.float32)
+            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T  # Flax stores [in, out]
+            tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
     width, latent_size = tensors["initial.0.weight"].shape
     depth = len(parameters["reward"]) - 1
     settings = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
@@ -123,20 +123,43 @@ class _FrozenDict(dict[str, Any]):
         self.update(state["_dict"])
 
 
-def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> np.ndarray:
-    """Replaces JAX's function that rebuilds an array from ``state``, the state of a NumPy array. JAX's type in
-    ``about`` is not needed."""
-    array: np.ndarray = make(*arguments)  # empty until it gets its state
+class _Float32:
+    """Replaces ``numpy.dtype``. Raises ValueError for any dtype other than little-endian float32."""
+
+    def __init__(self, name: str, align: Any = None, copy: Any = None):
+        if name != "f4":  # a float of 4 bytes; its byte order follows as state
+            raise ValueError("it holds an array of other numbers than float32")
+
+    def __setstate__(self, state: Any) -> None:
+        if state[1] != "<":
+            raise ValueError("it holds an array of another byte order")
+
+
+class _Array:
+    """Replaces NumPy's array, whose functions read any memory if the file says so. Its numbers are in its state."""
+
+    def __init__(self, kind: Any = None, shape: Any = None, code: Any = None):
+        self.numbers = np.empty(0, np.float32)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, by_columns, content = state
+        if not isinstance(dtype, _Float32) or len(shape) > 2:
+            raise ValueError("it holds an array that is no matrix of float32")
+        self.numbers = np.frombuffer(content, "<f4").reshape(shape, order="F" if by_columns else "C")
+
+
+def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> _Array:
+    """Replaces JAX's function that rebuilds an array. Only ``state``, the state of a NumPy array, is used."""
+    array = _Array()
     array.__setstate__(state)
     return array
 
 
-_REBUILD_ARRAY = np.empty(0).__reduce__()[0]  # a private function, whose module depends on NumPy's version
 _REPLACEMENTS: dict[str, Any] = {
-    "numpy.ndarray": np.ndarray,
-    "numpy.dtype": np.dtype,
-    "numpy.core.multiarray._reconstruct": _REBUILD_ARRAY,
-    "numpy._core.multiarray._reconstruct": _REBUILD_ARRAY,
+    "numpy.ndarray": None,  # an argument of `_Array`, never called
+    "numpy.dtype": _Float32,
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array,
     "jax._src.array._reconstruct_array": _jax_array,
     "flax.core.frozen_dict.FrozenDict": _FrozenDict,
 }

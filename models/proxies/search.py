@@ -242,7 +242,7 @@ def load_presets(kind: str) -> Any:
     ones are settings. Lists are tuples."""
     import yaml
 
-    class Loader(yaml.CSafeLoader):
+    class Loader(yaml.SafeLoader):
         def construct_tuple(self, node: Any) -> Any:
             return tuple(self.construct_sequence(node))
 
