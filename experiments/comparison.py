@@ -71,8 +71,12 @@ def run_search(logdir: Path, game: str, exp_name: str, seed: int, flags: Sequenc
     words = f"""--implementation SE --gamename {game} --exp_name {exp_name} --seed {seed} --keep_best 1
         --retest_agents 1 --report_agents 1 --no_record --resume"""
     command = [sys.executable, str(TRAINER), *words.split(), "--logdir", str(logdir), *flags]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return logdir / game / exp_name / "SE" / f"seed_{seed}" / "version_0"
+    folder = logdir / game / exp_name / "SE" / f"seed_{seed}" / "version_0"
+    status = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+    # Status 1 is also the verdict about a finished search whose winner is no better than random play.
+    if status != 0 and not (status == 1 and (folder / "scores.json").exists()):
+        raise subprocess.CalledProcessError(status, command)
+    return folder
 
 
 def run_script(action: Callable[[], None]) -> int:
