@@ -95,7 +95,7 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
         index = (num_expandable_up_to <= choice).sum(1, keepdim=True)
         next_cell = neighbours_of_cell.gather(1, index)
         count += increments.index_select(0, next_cell[:, 0])
-        predecessor.scatter_(1, next_cell, cell)  # after the end of a search, nowhere is its own predecessor
+        predecessor.scatter_(1, next_cell, cell)  # a finished search stays at the cell "nowhere"
         cell = torch.where(next_cell == nowhere, predecessor.gather(1, cell), next_cell)
         if (cell == nowhere).all():
             break

@@ -267,17 +267,17 @@ class Stages(BaseStages):
         return (2 * (results - low) / (high - low) - 1).clamp(-1, 1)
 
     @functools.cached_property
-    def starts(self) -> Starts:
-        """Function that returns initial observations of the real environment."""
+    def _starts(self) -> Starts:
+        """Function that returns initial observations of the real environment, which is opened for a short time."""
         real = make_environment(self.game, members=1, envs=8)
         starts = starts_of(real)
         real.close()
         return starts
 
-    def _starts_of_seeds(self, seeds: Tensor) -> Tensor:
-        """Return initial observations for ``seeds [M, E]``. The first call opens the real environment, and
-        proxies that have initial states never call it."""
-        return self.starts(seeds)
+    def starts(self, seeds: Tensor) -> Tensor:
+        """Return initial observations of the real environment for ``seeds [M, E]``. Proxies that have initial states
+        never call this."""
+        return self._starts(seeds)
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -289,7 +289,7 @@ class Stages(BaseStages):
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of the proxy with the parameters ``flat [1, D]``, for B ``seeds``."""
-        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self._starts_of_seeds)
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
@@ -298,7 +298,7 @@ class Stages(BaseStages):
         # With scaled observations, ``scale`` adapts the policies that train here to real observations.
         if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
-        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self._starts_of_seeds, scale)
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs)
 
 

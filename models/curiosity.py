@@ -138,9 +138,9 @@ class Rnd(Curiosity):
     its error at ``next_obs`` is the reward.
 
     Observations are standardised by running moments, and clipped. The reward is ``rnd_scale`` times the mean squared
-    error before the update, divided by the running standard deviation of this error. (The paper divides by that of the
-    discounted returns, but a batch from a replay buffer has none.) The target network is never trained, and so follows
-    from the seeds.
+    error before the update, divided by the running standard deviation of this error. (The paper divides by the standard
+    deviation of discounted returns, but a batch from a replay buffer has no returns.) The target network is never
+    trained, and so follows from the seeds.
     """
 
     saved = (*Curiosity.saved, "obs_moments", "error_moments")

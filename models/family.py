@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,7 +97,7 @@ class Family:
     proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda choices, game: {}
     # Evolution: the default inner agents, from the user's choices and whether actions are continuous.
     usual_agents: Callable[[Mapping[str, Any], bool], str] = lambda choices, continuous: "DDQN"
-    prepared_games: frozenset[str] = frozenset()  # evolution: the games for which presets have settings
+    prepared_games: Callable[[], Collection[str]] = lambda: ()  # evolution: the games for which presets have settings
     advice: Callable[[Any], str] = lambda config: ""  # evolution: settings to try after a search that failed
     validate: Callable[[Any], str | None] = lambda config: None  # one line that names conflicting settings
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}  # settings without effect -> the reason

@@ -130,8 +130,8 @@ def _environment_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     In an MDP, the networks ``state``, ``reward`` and ``done`` map ``[action, state]`` to the next state ``[S]``, the
     reward ``[1]`` and done ``[1]``. In a bandit, either a network ``reward`` maps ``[action, state]`` to the reward, or
     the reward is computed from the action and the output of the network ``target``, which maps ``(state - center) /
-    spread`` to an action. The network ``initial`` maps noise to initial states; those of a bandit may be rows of
-    ``states.table`` instead. A discrete action is one-hot.
+    spread`` to an action. The network ``initial`` maps noise to initial states. The initial states of a bandit may also
+    be rows of ``states.table``. A discrete action is one-hot.
     """
     (size,), actions, is_mdp = spaces["obs_shape"], spaces["actions"], config["proxy"] == "mdp"
     action_size = int(actions["n"] if "n" in actions else len(actions["low"]))

@@ -169,10 +169,10 @@ def _found_entries(matches: Sequence[Flag], text: str, notes: Mapping[str, str],
     with the text in their names, then the others. References to sources are removed, because the page does not list
     the sources."""
     ordered = sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
-    found = []
+    shown_flags = []
     for flag in ordered:
-        found.append(dataclasses.replace(flag, meta={**flag.meta, "help": SOURCES.sub("", flag.meta["help"])}))
-    return _entries(found, notes, families)
+        shown_flags.append(dataclasses.replace(flag, meta={**flag.meta, "help": SOURCES.sub("", flag.meta["help"])}))
+    return _entries(shown_flags, notes, families)
 
 
 def _training_page(valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool) -> str:

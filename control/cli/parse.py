@@ -163,14 +163,14 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
         line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
         raise SettingError(line, "resume")
     changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
-    others = {name: value for name, value in words.items() if name not in ("resume", "resume_search")}
+    other_words = {name: value for name, value in words.items() if name not in ("resume", "resume_search")}
     wrong: list[SettingError] = []
-    for name in others:
+    for name in other_words:
         if name not in (*changeable, "use_tune"):
             line = f"--{name} is a setting that the search in {folder!r} has already"
             wrong.append(SettingError(f"{line}; allowed with --resume FOLDER: {', '.join(changeable)}", name))
     raise_all(wrong)
-    return {"config": [file], "resume_search": [folder], **others}
+    return {"config": [file], "resume_search": [folder], **other_words}
 
 
 def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:

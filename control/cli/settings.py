@@ -98,10 +98,10 @@ class Settings:
         """Return ``values`` (setting -> value) with the types of these settings (`checked_values`). A value for several
         families of agents, such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError
         for unknown names and wrong values."""
-        others = {name: value for name, value in values.items() if name != "command"}
+        other_values = {name: value for name, value in values.items() if name != "command"}
         if isinstance(self.agent, Mixture):
-            others = expand_shared(self.agent, others)
-        typed_values = checked_values(others, *self.configs)
+            other_values = expand_shared(self.agent, other_values)
+        typed_values = checked_values(other_values, *self.configs)
         if "command" in values:
             command = values["command"] or {}  # None stands for no command
             for name in command:

@@ -44,7 +44,7 @@ def _javascript(header: Header, tensors: Tensors) -> bytes:
 
 def _command(tensors: Tensors) -> list[list[float]]:
     """Return the tensor ``command`` as a list of its rows (`COMMAND_ROWS`), which are empty without this tensor."""
-    return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]
+    return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]  # the stubs return Any
 
 
 def _onnx(header: Header, tensors: Tensors) -> bytes:

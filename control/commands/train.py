@@ -132,7 +132,7 @@ def _print_heading(module: RunModule, folder: Path) -> None:
     hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
     print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
     game, _, _ = run.gamename.partition(",")  # without parameters of the environment
-    has_settings = game in family(run.implementation).prepared_games
+    has_settings = game in family(run.implementation).prepared_games()
     if isinstance(module, ProxyModule):
         begins_search = module.evolves and epochs_done == 0
         # With ``start_from``, a teacher or a proxy already shows that agents can learn.

@@ -135,7 +135,7 @@ class Search:
         return [trial for trial in self.trials.values() if trial.status == "interrupted"]
 
     @property
-    def kept(self) -> list[Trial]:
+    def kept_trials(self) -> list[Trial]:
         """Trials of a resumed search that had ended and have a score, best first."""
         return [trial for trial in self.scored if trial.status != "interrupted"]
 

@@ -57,10 +57,10 @@ def tune(settings: Settings) -> int:
             measure, length = trial_length(settings)
             unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
             place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
-            kept = f"; {num_kept} are kept" if search.trials else ""
+            kept_text = f"; {num_kept} are kept" if search.trials else ""
             print(f"searching {', '.join(space.dimensions)} ({space.source})", flush=True)
             trials_text = f"{search_config.num_samples} trials of {length:,} {unit}"
-            print(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept}: {folder}", flush=True)
+            print(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept_text}: {folder}", flush=True)
             if num_kept < search_config.num_samples:
                 _run_trials(search)
     except KeyboardInterrupt:
@@ -218,7 +218,7 @@ def _searcher(search: Search) -> Any:
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
     suggestions = [dict(trial.raw) for trial in search.interrupted]
-    seed = run.seed + len(search.kept)  # a resumed search does not repeat its first suggestions
+    seed = run.seed + len(search.kept_trials)  # a resumed search does not repeat its first suggestions
     searcher: Any
     if "optuna" in search_config.tune_algorithm:
         import optuna
@@ -227,7 +227,7 @@ def _searcher(search: Search) -> Any:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         domains = OptunaSearch.convert_search_space(_domains(space))
         searcher = OptunaSearch(domains, METRIC, "max", points_to_evaluate=suggestions, seed=seed)
-        for trial in search.kept:
+        for trial in search.kept_trials:
             searcher.add_evaluated_point(dict(trial.raw), trial.score)
     elif search_config.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
@@ -262,7 +262,7 @@ def _scheduler(search: Search) -> Any:
             *metric, max_t=length + 1, grace_period=shortest_trial, reduction_factor=reduction
         )
         controller: Any = None  # ASHA does not use it
-        for trial in search.kept:
+        for trial in search.kept_trials:
             kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")  # ASHA uses only the id of a trial
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:

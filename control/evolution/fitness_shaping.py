@@ -73,8 +73,10 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     is_better = sound & (sound_fitness > base + MARGIN)
     if not is_better.any():
         return weights
+    if kind == 5:
+        return only_best
     gain = torch.where(is_better, sound_fitness - base, 0.0)
-    return {5: only_best, 6: gain / gain.max(), 7: gain / gain.sum()}[kind]
+    return gain / (gain.max() if kind == 6 else gain.sum())
 
 
 def _weights_by_rank(kind: int, n: int) -> Tensor:

@@ -121,8 +121,8 @@ def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "
         limits = min(low, value - margin), max(high, value + margin)
         if is_y:
             axis.set_ylim(limits)
-            beside = axis.get_yaxis_transform()  # x as a fraction of the panel, y as a value
-            axis.text(1.01, value, f"{value:g}", transform=beside, color=GREY, fontsize=6, va="center")
+            transform = axis.get_yaxis_transform()  # x as a fraction of the panel, y as a value
+            axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
         else:
             axis.set_xlim(limits)
 

@@ -287,9 +287,10 @@ def validate(config: SearchConfig) -> str | None:
         ("choose_by", config.choose_by == "stays", "test_every"),
         ("quit_when_solved", config.quit_when_solved, "solved_reward"),
     )
-    for name, holds, needed in needs:
-        if holds and getattr(config, needed) is None:
-            return f"{name} is {getattr(config, name)!r}, but {needed} is null; allowed: {_DESCRIPTIONS[needed]}"
+    for name, holds, required_name in needs:
+        if holds and getattr(config, required_name) is None:
+            allowed = _DESCRIPTIONS[required_name]
+            return f"{name} is {getattr(config, name)!r}, but {required_name} is null; allowed: {allowed}"
     if config.test_every is not None and config.inner_rule != "budget":
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
     if config.test_every is not None and config.train_episodes is not None:

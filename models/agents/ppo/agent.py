@@ -262,8 +262,9 @@ class Agent(InnerAgent):
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        """Return the number of minibatches in the latest ``steps`` steps, ``[M]``, except the ones that a member has
-        skipped (``target_kl``). Reset the count of skipped minibatches. Only the shape of ``learned [M]`` is used."""
+        """Return the number of updates of each member in the latest ``steps`` steps, ``[M]``. Minibatches that a member
+        has skipped (``target_kl``) do not count. Reset the count of skipped minibatches. Only the shape of ``learned
+        [M]`` is used."""
         update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count

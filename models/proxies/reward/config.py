@@ -121,6 +121,11 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     return defaults
 
 
+def prepared_games() -> set[str]:
+    """Return the games for which the preset "recipe" has settings."""
+    return {"cartpole", *load_presets("reward")["games"]["recipe"]}  # "cartpole" has the settings of "cartpole-200"
+
+
 def ineffective(config: Config) -> dict[str, str]:
     """Return setting without effect in ``config`` -> the reason."""
     info_weights = "its network is a weight for each number in info"
@@ -153,5 +158,5 @@ def validate(config: Config) -> str | None:
 FAMILY = Family(
     config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
     validate=validate, ineffective=ineffective, advice=lambda config: "more --inner_steps or more --generations",
-    prepared_games=frozenset({"cartpole", "cartpole-200", "cliff", "cliffwalking", "mountaincar-continuous"}),
+    prepared_games=prepared_games,
 )  # fmt: skip

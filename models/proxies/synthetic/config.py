@@ -320,5 +320,5 @@ def advice(config: Config) -> str:
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
     usual_agents=usual_agents, validate=validate, ineffective=ineffective, advice=advice,
-    prepared_games=_PREPARED,
+    prepared_games=lambda: _PREPARED,
 )  # fmt: skip
