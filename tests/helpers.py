@@ -22,12 +22,12 @@ import trainer
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
 from control.lightning.callbacks import RunLog
-from control.loops.build import build_loop, spaces_of
+from control.loops.build import build_loop
 from control.loops.episodes import EpisodeLoop
 from control.loops.steps import StepLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from envs.make import make_dynamics
+from envs.make import make_dynamics, spaces_of
 from models.contract import StepAgent
 from models.mlp import MLP
 from models.proxies import files

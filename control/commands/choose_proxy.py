@@ -28,7 +28,6 @@ from control.films.recording import Actor, record, returns_text
 from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
-from control.loops.build import spaces_of
 from control.reports.curves import learning_curve
 from control.reports.figures import style_of
 from control.reports.search import describe, fit_figure, iqm_text, reward_comparison, speed_text
@@ -36,6 +35,7 @@ from control.reports.tables import solved_verdict
 from control.reports.tags import GREEDY, HELD_OUT_RETURN
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
+from envs.make import spaces_of
 from models.proxies import files
 from models.proxies.search import CLONES
 from models.registry import family

@@ -26,7 +26,7 @@ from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
 from control.loops import recordings
-from control.loops.build import check_spaces, spaces_of, with_missing_features
+from control.loops.build import check_spaces, with_missing_features
 from control.loops.loop import Loop
 from control.loops.process import configure_process
 from control.reports import obedience
@@ -38,6 +38,7 @@ from control.reports.tables import Table, number_text, solved_verdict, with_inte
 from control.reports.verdict import Baselines, Verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
+from envs.make import spaces_of
 from envs.names import split_name, with_parameters
 from models.mixture import names_in
 from models.proxies import files

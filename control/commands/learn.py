@@ -40,7 +40,6 @@ from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.board import show_learned
 from control.lightning.callbacks import StopWhenFlat
-from control.loops.build import spaces_of
 from control.loops.process import configure_process
 from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, write_page
@@ -50,7 +49,7 @@ from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.run_dir import BANDIT
-from envs.make import make_environment, stages_of
+from envs.make import make_environment, spaces_of, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files

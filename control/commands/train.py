@@ -39,8 +39,8 @@ from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
-from models.registry import family, parse_agents
-from models.settings import HAS_NUMBA, SettingError, StopNow, UserError, names_with, raise_all
+from models.registry import family
+from models.settings import SettingError, StopNow, UserError, names_with, raise_all
 from understudy.files import PROXY_FILE
 
 Callbacks = Sequence[pl.Callback]
@@ -206,13 +206,6 @@ def build_module(settings: Settings) -> RunModule:
     if getattr(settings.proxy, "preset", "") == "supervised":
         return build_search(settings, SupervisedModule)
     return build_search(settings)
-
-
-def has_machine_code(settings: Settings) -> bool:
-    """Return whether a training with these settings uses machine code, so that it imports Numba."""
-    run = settings.run
-    names = [run.implementation] if settings.proxy is None else parse_agents(run.agent)
-    return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:

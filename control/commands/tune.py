@@ -21,8 +21,9 @@ from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, trial_length
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
-from control.loops.build import checked_in_spaces, spaces_of
+from control.loops.build import checked_in_spaces
 from control.storage import run_dir
+from envs.make import spaces_of
 from envs.names import import_module
 from models.settings import SettingError, names_with, raise_all
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.loops.build import build_loop, spaces_of, take_weights
+from control.loops.build import build_loop, take_weights
 from control.loops.loop import first_member_actions
 from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.storage import checkpoints
@@ -29,7 +29,7 @@ from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
 from envs.gymnasium_adapter import equals_spaces
-from envs.make import Stages, make_environment
+from envs.make import Stages, make_environment, spaces_of
 from envs.names import first_line
 from models.registry import family
 from models.settings import SettingError

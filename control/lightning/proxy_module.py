@@ -346,7 +346,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     _check_start(settings.proxy, stages, run.gamename)  # before files are written
 
     inner_loop = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename)
-    compiled = decide_compiled(settings, run.agent, is_supported=inner_loop.runs_compiled)
+    compiled = decide_compiled(settings, inner_loop.runs_compiled)
     settings = settings.replace(compiled=compiled)
     if settings.proxy.compiled:
         from models.machine import cache_folder  # imports Numba

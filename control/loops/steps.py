@@ -302,7 +302,7 @@ class StepGroups(Loop):
         self.groups = groups = [Group(settings, members, num_workers) for members in members_by_group]
         self.agents = [group.loop.agent for group in groups]
         self.envs = groups[0].loop.agent.envs
-        self.continuing = schedule.continuing
+        self.continuing, self.num_threads = schedule.continuing, run.num_threads
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
@@ -318,6 +318,13 @@ class StepGroups(Loop):
         if first > self.budget:
             line = f"the run has {self.budget:,} steps a seed, and the first update comes with step {first:,}"
             self._warn(f"nothing will be learned: {line}")
+
+    def use_machine_code(self) -> bool:
+        """Let the agents train in machine code if they can. Return whether all of them do."""
+        from control.loops.compiled import use_machine_code  # imports Numba
+
+        # A list, so that every group is changed. With a generator, `all` would end at the first False.
+        return all([use_machine_code(group.loop, self.num_threads) for group in self.groups])
 
     def compile_ahead(self) -> None:
         for group in self.groups:
