@@ -326,9 +326,10 @@ def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
     """Train fresh agents for at most ``steps`` steps each, on the proxy (``on_proxy``) or on the real environment, and
-    test them in the real environment. Print a row of the table with the ``title``, and return the results of all
-    agents. ``agents`` maps implementations, which train one after another, to configs. ``rule`` is a value of
-    ``inner_rule``, such as "solved", which says when an agent ends its training."""
+    test them in the real environment. Print a row of the table with `HEADER`, which begins with the ``title``, and
+    lines about the agents below it. Return the results of all agents. ``agents`` maps implementations, which train one
+    after another, to configs. ``rule`` is a value of ``inner_rule``, such as "solved", which says when an agent ends
+    its training."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -348,7 +349,16 @@ def _train_and_print(
             with contextlib.closing(make_workers((config, name, agent_config, proxy.game), *processes)) as workers:
                 outcomes[name] = workers.run(proxies, seeds, watch=watch_agents, **limits)
     outcome = Outcome.joined([*outcomes.values()])
-    _print_row(title, describe(outcome, _described(settings, config)), outcomes)
+    row = describe(outcome, _described(settings, config))
+    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
+    cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
+    print(*Table([cells]).lines(WIDTHS), flush=True)
+    if len(outcomes) > 1:  # the mean of each implementation, which is nan if all of its agents have diverged
+        print("  " + ", ".join(f"{name} {float(part.scores.nanmean()):.1f}" for name, part in outcomes.items()))
+    if row["failed"]:
+        print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
+    if "stays" in row:  # they were tested during the training
+        print_wrapped(f"  {speed_text(row)}")
     return outcome
 
 
@@ -356,21 +366,6 @@ def _described(settings: Settings, config: SearchConfig) -> SearchConfig:
     """Return the config for statistics of agents. If ``--time_limit`` shortens their episodes, it has no
     ``solved_reward``, which is a return of whole episodes."""
     return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
-
-
-def _print_row(title: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the row ``title`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
-    ``outcomes`` maps implementations to their results. If there are several, a second line has the mean return of each
-    implementation. If agents were tested in training, a line says how soon they solve the game."""
-    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
-    cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
-    print(*Table([cells]).lines(WIDTHS), flush=True)
-    if len(outcomes) > 1:  # a mean is nan if all agents have diverged
-        print("  " + ", ".join(f"{name} {float(outcome.scores.nanmean()):.1f}" for name, outcome in outcomes.items()))
-    if row["failed"]:
-        print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
-    if "stays" in row:
-        print_wrapped(f"  {speed_text(row)}")
 
 
 def _settings_for_real_environment(agent: Any) -> Any:

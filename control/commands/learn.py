@@ -53,6 +53,7 @@ from envs.make import make_environment, spaces_of, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files
+from models.proxies.search import load_presets
 from models.registry import default_config, parse_agents
 from models.settings import SettingError, rename_setting
 from models.spaces import Discrete, Spaces
@@ -76,7 +77,6 @@ _TRAINING_FRACTION = 0.95  # of the progress of the stage `teacher`; the rest is
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
-_EXAM_STEPS = 50_000  # training steps of an agent of the exam, with the settings of the preset `clone`
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
@@ -189,16 +189,16 @@ def learn(settings: Settings) -> int:
         print_over_bar("the same command with --resume goes on")
         raise
     folder = learned.folder
-    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
-    proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
-    commands: list[Command] = [("tensorboard", "--logdir", folder)]
-    commands += [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
-    files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
     seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too
     lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(seconds))]
+    files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
     for name, file in files.items():
         if (folder / file).exists():
             lines.append((name, f"{file} (open it in a browser)" if file == PAGE else file))
+    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
+    proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
+    commands: list[Command] = [("tensorboard", "--logdir", folder)]
+    commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1
 
@@ -597,6 +597,7 @@ def _command_text(task: Task) -> str:
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
     left``. It is empty if they take less than a second."""
+    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
     bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
     bandit_agents = task.options.exam_agents * len(learners(task.spaces))
@@ -607,7 +608,7 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
     seconds_of_stages = {
         "teacher": teacher_seconds,
         "bandit": _FIT_SECONDS + _FIT_STEPS * step,
-        "exam": (task.options.exam_steps or _EXAM_STEPS) * exam_step,
+        "exam": (task.options.exam_steps or clone_preset["inner_steps"]) * exam_step,
         "reward": _FIT_SECONDS + _FIT_STEPS * step,
         "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
     }

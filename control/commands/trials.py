@@ -171,20 +171,16 @@ class Search:
             text = f"{status}: {problem}"
             self.problems.append(problem)
         else:
-            trial.status = "finished" if self._is_complete(trial) else "stopped early"
+            measure, length = trial_length(self.settings)
+            between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
+            next_evaluation = trial.last.get(measure, 0) + between_evaluations
+            # With a length in steps, the number of steps of the last evaluation is unknown.
+            is_complete = measure == "env_steps" or next_evaluation > length
+            trial.status = "finished" if is_complete else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
         num_ended = sum(other.status in ENDED for other in self.trials.values())
         self._print(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
         self.write()
-
-    def _is_complete(self, trial: Trial) -> bool:
-        """Return whether a trial has made its last evaluation or, if it consists of proxy searches, its last search."""
-        measure, length = trial_length(self.settings)
-        if measure == "env_steps":  # the number of steps of the last evaluation is unknown
-            return True
-        between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
-        next_evaluation = trial.last.get(measure, 0) + between_evaluations
-        return next_evaluation > length
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""

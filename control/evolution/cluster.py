@@ -63,7 +63,14 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     if address is None:  # with this value, all servers of the local instance listen only on 127.0.0.1
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
-        _check_cluster(address)
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise _unreachable(address, "allowed: host:port of a cluster's head, or auto")
+        try:  # Ray would try for minutes to connect
+            # An IPv6 address has brackets.
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
+            raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -99,19 +106,6 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _check_cluster(address: str) -> None:
-    """Raise UserError unless ``address`` is ``host:port`` and a program listens there. Ray would try for minutes to
-    connect."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise _unreachable(address, "allowed: host:port of a cluster's head, or auto")
-    try:
-        host = host.strip("[]")  # brackets around an IPv6 address
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
-        raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
 
 def _unreachable(address: str, reason: str) -> UserError:

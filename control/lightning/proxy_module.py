@@ -342,10 +342,26 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     for name in parse_agents(run.agent):  # the agents that train on proxies, such as "PPO,DDQN"
         check_spaces(run, agent_class(name), stages.spaces, name)
     settings = checked_in_spaces(settings, stages.spaces, reasons=stages.ineffective())
-    _check_agent_counts(settings)
-    _check_start(settings.proxy, stages, run.gamename)  # before files are written
+    search, num_kinds = settings.proxy, len(parse_agents(run.agent))
+    if search.common_random_numbers and search.agents_take_turns == "seeds":  # the agents of a proxy alternate
+        for name in ("agents_per_proxy", "second_agents"):
+            count = getattr(search, name)
+            if count is not None and count % num_kinds:
+                line = f"{name} is {count}, but agent is {run.agent!r}; allowed: a multiple of {num_kinds}"
+                raise SettingError(line, name)
+    # Raise the errors of ``start_from`` before files are written.
+    start = search.start_from
+    if start is None:
+        stages.check_start()
+    elif is_teacher(start):
+        teacher(start, run.gamename, stages.spaces, wants_values=stages.check_policy(start))
+    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
+        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
+        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
+    else:
+        first_parameters(start, search, stages.spaces, run.gamename)
 
-    inner_loop = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename)
+    inner_loop = InnerLoop(search, run.agent, settings.agent, run.gamename)
     compiled = decide_compiled(settings, inner_loop.runs_compiled)
     settings = settings.replace(compiled=compiled)
     if settings.proxy.compiled:
@@ -360,30 +376,3 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
-
-
-def _check_agent_counts(settings: Settings) -> None:
-    """Raise SettingError if several implementations of agents alternate on each proxy, but the number of agents of a
-    proxy (``agents_per_proxy`` or ``second_agents``) is no multiple of the number of implementations."""
-    search, agent = settings.proxy, settings.run.agent
-    num_kinds = len(parse_agents(agent))
-    if search.common_random_numbers and search.agents_take_turns == "seeds":  # the agents of a proxy alternate
-        for name in ("agents_per_proxy", "second_agents"):
-            count = getattr(search, name)
-            if count is not None and count % num_kinds:
-                line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_kinds}"
-                raise SettingError(line, name)
-
-
-def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
-    """Raise SettingError if a search with these settings cannot start from ``start_from``, or from random proxies."""
-    start = search.start_from
-    if start is None:
-        stages.check_start()
-    elif is_teacher(start):
-        teacher(start, game, stages.spaces, wants_values=stages.check_policy(start))  # raises the errors
-    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
-        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
-        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
-    else:
-        first_parameters(start, search, stages.spaces, game)  # raises the error

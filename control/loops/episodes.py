@@ -115,7 +115,13 @@ class EpisodeLoop(Loop):
             policy = self.agent.begin(count, streams, sample=True, command=self.command)
         trajectory = self._play(policy, count)
         returns = trajectory.returns
-        row = self._update_running_mean(returns)
+        row: dict[str, Tensor] = {}
+        if self.schedule.running_mean:
+            members = torch.arange(len(self.seeds))
+            self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
+            mean = self.recent.mean(members, self.schedule.running_mean)
+            self.best_mean = torch.maximum(self.best_mean, mean)
+            row |= {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
         row |= {
             "rollout/return_mean": returns.mean(1),
             "rollout/return_std": returns.std(1, correction=0),
@@ -132,17 +138,6 @@ class EpisodeLoop(Loop):
         self._check_returns(trajectory.returns.isfinite())
         self.env_steps = self.env_steps + trajectory.lengths.sum(1)
         return trajectory
-
-    def _update_running_mean(self, returns: Tensor) -> dict[str, Tensor]:
-        """Update the running mean with ``returns [M, E]``. Return the mean and its best value so far, ``{tag: [M]}``;
-        empty if the schedule has no running mean."""
-        if not self.schedule.running_mean:
-            return {}
-        members = torch.arange(len(self.seeds))
-        self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
-        mean = self.recent.mean(members, self.schedule.running_mean)
-        self.best_mean = torch.maximum(self.best_mean, mean)
-        return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
     def has_reached_target(self) -> bool:
         """Return whether the running mean, averaged over members, has reached ``target``."""

@@ -170,7 +170,12 @@ class Loop(Stateful, ABC):
         for seed, loss in zip(self.seeds, losses.tolist(), strict=True):
             if not math.isfinite(loss):
                 self._warn(f"seed {seed}: the loss is {loss}", f" since epoch {self.epochs}; {self.agents[0].advice}")
-        self.finite_members = torch.cat([_finite_members(agent) for agent in self.agents])[self.member_order]
+        masks: list[Tensor] = []  # one for each agent: whether all weights of a member are finite
+        for agent in self.agents:
+            # [members] for each parameter [members, ...]. A sum is not finite if one of its terms is not.
+            sums = [weights.detach().reshape(agent.members, -1).sum(1) for weights in agent.parameters()]
+            masks.append(torch.stack([values.isfinite().cpu() for values in sums]).all(0))
+        self.finite_members = torch.cat(masks)[self.member_order]
         for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
             if not is_finite:
                 self._warn(f"seed {seed}: weights are no longer finite", f" (epoch {self.epochs}); it cannot recover")
@@ -185,15 +190,6 @@ class Loop(Stateful, ABC):
         if text not in self._warned:
             self._warned.add(text)
             warning(text + details)
-
-
-def _finite_members(agent: Agent) -> Tensor:
-    """Return for each member of the agent whether all its weights are finite, ``[M]`` bool."""
-    is_finite = torch.ones(agent.members, dtype=torch.bool)
-    for weights in agent.parameters():  # [M, ...]
-        rows = weights.detach().reshape(agent.members, -1)
-        is_finite &= rows.sum(1).isfinite().cpu()  # a sum is not finite if one of its terms is not
-    return is_finite
 
 
 def as_observations(

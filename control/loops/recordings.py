@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from envs.gymnasium_adapter import equals_spaces
 from envs.names import Game, first_line
 from models.settings import SettingError
-from models.spaces import Continuous, Discrete, Spaces
+from models.spaces import Discrete, Spaces
 from models.trajectory import Trajectory
 
 PREFIX = "minari:"
@@ -100,7 +100,11 @@ class Recording:
         Raises SettingError if they do not fit the spaces."""
         obs_shape, space = self.spaces.obs_shape, self.spaces.actions
         try:
-            obs = torch.from_numpy(_flat_observations(self.dataset.observation_space, episode))
+            # Observations may be dictionaries, for example; each becomes a vector.
+            obs_space = self.dataset.observation_space
+            observations = iterate(batch_space(obs_space, len(episode) + 1), episode.observations)
+            vectors: list[Any] = [gym.spaces.flatten(obs_space, observation) for observation in observations]
+            obs = torch.from_numpy(np.stack(vectors).astype(np.float32))
             values = np.asarray(episode.actions)
             if isinstance(space, Discrete):  # agents count actions from 0, the dataset from its ``start``
                 actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
@@ -150,7 +154,16 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
     environment if its Gymnasium id, without options or wrappers, is enough to make it."""
     import minari
 
-    obs_space, action_space = _gym_spaces(spaces)
+    actions: Any = spaces.actions
+    if isinstance(actions, Discrete):
+        action_space: gym.Space = gym.spaces.Discrete(actions.n)
+    else:
+        action_space = gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
+    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
+    if spaces.one_hot:
+        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
+    elif spaces.is_image:
+        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
     # An id such as module:Env-v0 cannot be made without an import of the module.
     has_plain_id = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
     with warnings.catch_warnings():
@@ -165,19 +178,6 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
             description=f"{game.name}, recorded by Understudy",
         )
     return Path(dataset.storage.data_path).parent
-
-
-def _gym_spaces(spaces: Spaces) -> tuple[gym.Space, gym.Space]:
-    """Return the spaces of observations and of actions as spaces of Gymnasium."""
-    actions: Discrete | Continuous = spaces.actions
-    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
-    if spaces.one_hot:
-        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
-    elif spaces.is_image:
-        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
-    if isinstance(actions, Discrete):
-        return obs_space, gym.spaces.Discrete(actions.n)
-    return obs_space, gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
 
 
 def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[Any]:
@@ -200,11 +200,3 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
                 )
             )
     return buffers
-
-
-def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
-    """Return the observations of an episode as vectors ``[T + 1, O]`` float32. Gymnasium flattens observations of
-    ``space``, for example dictionaries."""
-    observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
-    vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
-    return np.stack(vectors).astype(np.float32)

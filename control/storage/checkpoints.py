@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,13 @@ import torch
 
 from control.cli.errors import missing_reason
 from control.cli.settings import Settings, from_dict
-from control.storage.run_dir import find_proxy, replacing, version_folders
+from control.storage.run_dir import replacing, version_folders
 from models.archive import read_archive
 from models.settings import UserError
 
 OURS = "understudy"
 FORMAT = 8  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
-_SHOWN = 12  # maximum number of runs that an error message lists
-_MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
 # Parts of the messages of torch's zip writer after a failed write.
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
@@ -77,7 +74,8 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         runs = [file, *reversed(version_folders(file))]
         checkpoint_file = find_checkpoint(file, *(run / "checkpoints" for run in runs))
         if checkpoint_file is None:
-            raise _no_checkpoint_error(file)
+            allowed = f"{_ALLOWED}, or a run's folder"
+            raise CheckpointError(f"folder {str(file)!r} holds no checkpoint; allowed: {allowed}")
         file = checkpoint_file
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
@@ -136,21 +134,6 @@ def find_checkpoint(*folders: Path) -> Path | None:
     """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
     files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
     return next((file for file in files if file.is_file()), None)
-
-
-def _no_checkpoint_error(folder: Path) -> CheckpointError:
-    """Return the error for a folder without a checkpoint. It lists the runs below the folder that have a checkpoint or
-    a proxy. The search stops after `_MOST_FOLDERS` folders, because the user may have named any folder."""
-    runs = []
-    for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
-        run = Path(path)
-        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or find_proxy(run)):
-            runs.append(str(run.relative_to(folder)))
-            subfolders.clear()  # `os.walk` does not enter them
-    if not runs:
-        return CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
-    names = ", ".join(sorted(runs)[:_SHOWN])
-    return CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
 
 
 def _error(path: Any, problem: str) -> CheckpointError:
