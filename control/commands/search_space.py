@@ -200,11 +200,12 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
     ((kind, arguments),) = entry.items()  # the only item
     if kind not in ("choice", *ranges):
-        raise SettingError(f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}")
-    if not isinstance(arguments, list) or not arguments:
-        allowed, _ = KINDS[kind]
-        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {allowed}")
-    return kind, arguments
+        problem = f"{kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}"
+    elif not isinstance(arguments, list) or not arguments:
+        problem = f"{kind} is {arguments!r}; allowed: {KINDS[kind][0]}"
+    else:
+        return kind, arguments
+    raise SettingError(f"{name}: {problem}")
 
 
 def _read_choice(name: str, choice: Any, flag: Flag) -> Any:

@@ -32,12 +32,15 @@ class Recording:
         self.dataset = self._open()
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         if spaces.is_image:
-            raise self._error(f"but {game} shows images", "an environment that shows vectors")
-        if not self.dataset.total_episodes:
-            raise self._error("which has no episodes", "one or more episodes")
-        if not equals_spaces(obs_space, action_space, spaces):
+            problem, allowed = f"but {game} shows images", "an environment that shows vectors"
+        elif not self.dataset.total_episodes:
+            problem, allowed = "which has no episodes", "one or more episodes"
+        elif not equals_spaces(obs_space, action_space, spaces):
             problem = f"which has observations of {gym.spaces.flatdim(obs_space)} numbers and {action_space}"
-            raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
+            allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
+        else:
+            return
+        raise self._error(problem, allowed)
 
     def _error(self, problem: str, allowed: str) -> SettingError:
         """Return the error for a dataset that cannot be used. ``problem`` follows its name in the message."""
@@ -112,15 +115,16 @@ class Recording:
                 actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
             rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
             length = len(rewards)
-            fits_rewards = obs.shape == (length + 1, *obs_shape) and len(actions) == length
-            if length == 0 or rewards.ndim != 1 or not fits_rewards:
-                shapes = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
-                raise ValueError(shapes)
-            # The sum of the rewards is the return of the episode, which must be finite too.
-            if not all(numbers.isfinite().all() for numbers in (obs, actions, rewards.sum())):
-                raise ValueError("numbers that are not finite")
-            if isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
-                raise ValueError("other actions")
+            has_one_length = obs.shape == (length + 1, *obs_shape) and len(actions) == length
+            problem = ""
+            if length == 0 or rewards.ndim != 1 or not has_one_length:
+                problem = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
+            elif not all(numbers.isfinite().all() for numbers in (obs, actions, rewards.sum())):
+                problem = "numbers, or a sum of rewards, that are not finite"
+            elif isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
+                problem = "other actions"
+            if problem:
+                raise ValueError(problem)
         except Exception as error:  # values that do not fit the dataset's spaces may raise anything
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
             allowed = f"observations [T + 1, {obs_shape[0]}], T finite rewards, and T actions of {space}"
@@ -141,9 +145,8 @@ def check_new(name: str) -> None:
         # cannot contain another one.
         exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
     except (TypeError, ValueError, OSError) as error:
-        raise SettingError(
-            f"save_dataset is {name!r}, which cannot be written; allowed: {rules}", "save_dataset"
-        ) from error
+        line = f"save_dataset is {name!r}, which cannot be written; allowed: {rules}"
+        raise SettingError(line, "save_dataset") from error
     if exists:
         line = f"save_dataset is {name!r}, which exists or is inside another dataset; allowed: a new id"
         raise SettingError(line, "save_dataset")
