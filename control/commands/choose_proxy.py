@@ -76,7 +76,21 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    scores, origin = _scores_and_origin(module, fit, generation, rows, summary)
+    if fit:
+        scores, origin = {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
+    else:
+        scores = {
+            "generation": generation,
+            "generations": module.epoch,
+            "report": summary,
+            "second_test": rows,
+            "search_synthetic_steps": int(module.env_steps.sum()),
+            "search_real_steps": module.real_steps,
+        }
+        # The last generation moves the mean once more, which gives it the next number.
+        origin = "last mean" if generation > module.epoch else f"mean of generation {generation}"
+        if is_clone:
+            origin = f"made from {module.config.start_from}"
     announce(module, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
@@ -99,7 +113,12 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
         yield "video", _film_winner(module, winner, video)
         module.show_image("film", video.with_suffix(".gif"))
     announce(module, "drawing what the winner shows agents")
-    yield "picture", _draw_winner(module, folder)
+    kind_of_proxy = family(run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
+    reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
+    picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
+    for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
+        module.show_image(f"winner/{file.stem}", file)
+    yield "picture", picture
 
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
@@ -107,37 +126,6 @@ def draw_curve(module: RunModule, folder: Path) -> Path:
     figure = learning_curve(folder, style_of(module.settings.run))
     module.show_image("figures/curve", figure)
     return figure
-
-
-def _draw_winner(module: ProxyModule, folder: Path) -> Path:
-    """Draw the winner of the search in ``folder``, and add the pictures to TensorBoard. Return the first path."""
-    kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
-    reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
-    picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
-    for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
-        module.show_image(f"winner/{file.stem}", file)
-    return picture
-
-
-def _scores_and_origin(
-    module: ProxyModule, fit: dict[str, Any], generation: int, rows: list[dict[str, Any]], summary: dict[str, Any]
-) -> tuple[dict[str, Any], str]:
-    """Return the scores of the winner for its files, and a text about how it was made. ``fit`` describes a supervised
-    fit (empty for a search), ``rows`` are results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
-    if fit:
-        return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
-    scores = {
-        "generation": generation,
-        "generations": module.epoch,
-        "report": summary,
-        "second_test": rows,
-        "search_synthetic_steps": int(module.env_steps.sum()),
-        "search_real_steps": module.real_steps,
-    }
-    if not rows:  # a clone of a policy
-        return scores, f"made from {module.config.start_from}"
-    # The last generation moves the mean once more, which gives it the next number.
-    return scores, "last mean" if generation > module.epoch else f"mean of generation {generation}"
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[dict[str, Any], Outcome]:

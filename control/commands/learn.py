@@ -596,7 +596,7 @@ def _command_text(task: Task) -> str:
 
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
-    left``. It is empty if they take less than a second."""
+    left``. It is empty if they take less than two seconds."""
     clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
     bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
@@ -613,10 +613,7 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
         "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
     }
     seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
-    if seconds < 1:
-        return ""
-    if seconds < 120:
-        return f"; about {seconds:.0f} seconds left"
-    if seconds < 7200:
-        return f"; about {seconds / 60:.0f} minutes left"
-    return f"; about {seconds / 3600:.0f} hours left"
+    for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):
+        if seconds >= 2 * size:
+            return f"; about {seconds / size:.0f} {unit} left"
+    return ""

@@ -136,7 +136,7 @@ class RayWorkers:
         self._tasks: list[Any] = []  # Ray's tasks of the latest `run`
         cleanup = contextlib.ExitStack()
         # Also runs when the program ends, so that no temporary folder remains.
-        self._close = weakref.finalize(self, cleanup.close)
+        self.close = weakref.finalize(self, cleanup.close)  # stops the workers, and Ray if it is local
         in_trial = "ray" in sys.modules and sys.modules["ray"].is_initialized()
         try:
             if not in_trial:
@@ -170,10 +170,6 @@ class RayWorkers:
         outcome.train_seconds = max(part.train_seconds for part in outcomes)
         outcome.test_seconds = max(part.test_seconds for part in outcomes)
         return outcome
-
-    def close(self) -> None:
-        """Stop the workers, and Ray if it is local."""
-        self._close()
 
     def _results(self, tasks: list[Any]) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
