@@ -76,9 +76,9 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    if fit:
-        scores, origin = {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
-    else:
+    scores: dict[str, Any] = {"fit": fit, "report": summary}
+    origin = f"fitted to {fit['transitions']:,} transitions" if fit else ""
+    if not fit:
         scores = {
             "generation": generation,
             "generations": module.epoch,
@@ -170,17 +170,16 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return two scores: the fitness of the first generation, and the fitness of the winner, whose agents have this
-    ``outcome``. The verdict requires that the second is higher. Return None if they cannot be compared, if the search
-    did not begin with random proxies, or if the winner cannot be expected to be better, because its agents reach the
-    return ``goal``."""
-    config = module.config
-    began_at_random = module.epoch > 1 and config.start_from is None and bool(module.first_scores.isfinite().any())
-    first_config = config.at(1)  # settings of the first generation
+    """Return two scores: the fitness of the first mean, and the fitness of the winner, whose agents have this
+    ``outcome``. The verdict requires that the second is higher. Return None if the search did not begin with a random
+    mean, if the two cannot be compared, or if no mean can be better, because the agents reach the return ``goal``."""
+    config, first_config = module.config, module.config.at(1)  # `at(1)`: settings of the first generation
+    began_at_random = module.epoch > 1 and config.start_from is None
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
-    # With another objective, such as the mean of all tests, agents that reach the goal may still improve.
-    is_optimal = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
-    if is_optimal or not began_at_random or not is_comparable:
+    if not began_at_random or not is_comparable or not module.first_scores.isfinite().any():
+        return None
+    reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
+    if reaches_goal and config.objective == "final":  # by other objectives, such agents may still improve
         return None
     # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1
@@ -304,9 +303,9 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the mean return
-    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents. A candidate
-    gets fewer agents if it could not exceed the first candidate even if all further agents reached the environment's
-    largest return."""
+    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents. In machine
+    code, no more agents train on a candidate that can no longer exceed the first one, even if all of them reached the
+    environment's largest return."""
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
     sample_all = module.config.retest_drawn  # whether agents have random hyperparameters

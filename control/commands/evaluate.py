@@ -85,16 +85,18 @@ def evaluate(settings: Settings) -> int:
 
 
 def _check_source(settings: Settings, is_proxy: bool) -> None:
-    """Raise SettingError if the user set a setting that has no effect in the evaluation of a proxy (``is_proxy``), or
-    else of a checkpoint."""
-    # ``settings.changed`` has settings of fresh agents, and parameters of the environment.
-    fresh_agents = settings_of_fresh_agents()  # names of settings
-    if is_proxy:  # the environment is the proxy's, so only settings of fresh agents may be changed
+    """Raise SettingError if the user set a setting without effect: in the evaluation of a proxy if ``is_proxy``,
+    otherwise in the evaluation of a checkpoint."""
+    # ``settings.changed`` has settings of fresh agents, which only train on a proxy, and parameters of the environment,
+    # which only a checkpoint may be played with.
+    changed_agent_settings = settings.changed.keys() & settings_of_fresh_agents()
+    changed_parameters = settings.changed.keys() - settings_of_fresh_agents()
+    if is_proxy:
         source = "a proxy"
-        unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() - fresh_agents)
-    else:  # no agent trains, so settings of fresh agents may not be changed
+        unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | changed_parameters
+    else:
         source = "a checkpoint, which holds its agent"
-        unused = (_PROXY_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() & fresh_agents)
+        unused = (_PROXY_ONLY_SETTINGS & settings.explicit_names) | changed_agent_settings
     check_effects((name, f" with --eval_agent of {source}") for name in sorted(unused))
 
 

@@ -313,7 +313,8 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         training = _train_teacher(task, watch_part(watch, 0, _TRAINING_FRACTION))
     act = teacher(task.teacher, task.game, task.spaces)
     score = _judge_policy(task, FunctionPolicy(act), "judging the teacher")
-    result = {**training, "policy": training.get("implementation", task.teacher), "score": dataclasses.asdict(score)}
+    policy_name = training.get("implementation", task.teacher)  # without a training, the user's file or function
+    result = {**training, "policy": policy_name, "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
     return result
@@ -470,7 +471,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
     it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
     play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain if
-    its agents come there clearly sooner, and have no lower returns in the end."""
+    its agents come near the teacher clearly sooner, and do not have lower returns in the end."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
@@ -505,7 +506,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
     # None: fewer than half of the agents are that good.
     learned_steps, task_steps = (arms[name]["median"] or math.inf for name in ("learned", "task"))
-    # A small difference may be chance. The comparison of finite steps is false for two infinite numbers.
+    # A small difference may be chance. The first condition is necessary, because infinity is not above infinity.
     is_clearly_sooner = math.isfinite(learned_steps) and learned_steps <= SOONER * task_steps
     # A reward that is quick at first may be worse in the end.
     is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])

@@ -395,21 +395,21 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
-    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. A UserError
-    says that all proxies had the same fitness or the mean diverged. It only ends the search, which is then unsolved. A
-    SettingError ends the trial."""
+    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. If it ends
+    early because all proxies have the same fitness or the mean has diverged, it counts as unsolved. Raises SettingError
+    for settings with which no search is possible."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if (folder / LAST_CHECKPOINT).exists():
             module.restore(checkpoints.load(folder / LAST_CHECKPOINT, resume=True))
+        module.log_all = False
         try:
-            module.log_all = False
             fit(module, folder, [Progress()])
-        except SettingError:  # a UserError too
-            raise
         except UserError as error:
+            if isinstance(error, SettingError):  # a subclass of UserError
+                raise
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
         is_solved = solved_reward is not None and module.mean_return >= solved_reward

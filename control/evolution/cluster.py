@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.colour import note
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import first_line, import_module
@@ -48,6 +49,7 @@ _VARIABLES = {
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _GRACE_SECONDS = 1.0  # before tasks are cancelled
+_START_SECONDS = 30.0  # after which a note says that workers have not started
 
 
 @contextlib.contextmanager
@@ -148,7 +150,7 @@ class RayWorkers:
             cores = 0 if in_trial else 1
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
-            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)])
+            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], are_starts=True)
         except BaseException:
             self.close()
             raise
@@ -171,14 +173,19 @@ class RayWorkers:
         outcome.test_seconds = max(part.test_seconds for part in outcomes)
         return outcome
 
-    def _results(self, tasks: list[Any]) -> list[Any]:
+    def _results(self, tasks: list[Any], are_starts: bool = False) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`)."""
+        error (`_error_of_task`). ``are_starts`` is whether the tasks only start the workers; if that takes long, a note
+        says so."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
-            concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
+            timeout = _START_SECONDS if are_starts else None
+            done, unfinished = concurrent.futures.wait(futures, timeout, FIRST_EXCEPTION)
+            if unfinished and not any(future.exception() for future in done):
+                note(f"waiting for {len(unfinished)} of {self._num_workers} workers: Ray starts each on a free core")
+                concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for number, future in enumerate(futures, start=1):
                 if future.done() and (error := future.exception()) is not None:
                     raise _error_of_task(error, f"worker {number} of {self._num_workers}") from None

@@ -101,7 +101,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
         """Begin a search at the module's first mean or, in a resumed run, continue from the restored mean."""
         if self.strategy is None:
             module.set_mean(module.first_mean())
-            self.start(module.search_vector(), 1)
+            self.start(module.search_vector(), generation=1)
         else:
             self.check_fits(module)
         module.set_mean(module.proxies(self.mean))  # all D parameters, from the K that are searched

@@ -126,9 +126,9 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the average return of the generation's agents reaches ``solved_reward``, and the average
-        fitness of its population too. Both must, because fitness may contain more than the return. False if tests have
-        a shorter time limit than the final one; otherwise, True if all agents diverged."""
+        """Return whether the population of this generation solves the task: both the average return of its agents and
+        its average fitness reach ``solved_reward``. (Fitness may contain more than the return.) Return False if tests
+        do not have the final time limit yet. Otherwise, return True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False

@@ -53,7 +53,7 @@ class Loop(Stateful, ABC):
     varies = False  # whether greedy returns of a member differed in the latest evaluation
 
     def __init__(self, settings: Settings):
-        run = settings.run
+        run, self.settings = settings.run, settings
         self.seeds = list(range(run.seed, run.seed + run.num_seeds))
         self.game, self.eval_episodes = run.gamename, settings.schedule.eval_episodes
         self.epochs = 0  # number of epochs that have begun
