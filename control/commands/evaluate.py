@@ -16,7 +16,7 @@ import yaml
 from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
 from control.cli.progress import progress, watch_part
-from control.cli.settings import Settings, as_dict, from_dict, ineffective, to_yaml
+from control.cli.settings import RunConfig, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
 from control.cli.words import command_line
 from control.commands.push import check_hub, push
@@ -24,7 +24,7 @@ from control.commands.run import export_policy, settings_in_environment, setting
 from control.commands.summary import path_text
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
-from control.films.recording import check_recording, film_evaluation
+from control.films.recording import check_recording, film, filmed_seed_text, new_film, returns_text
 from control.loops import recordings
 from control.loops.build import check_spaces, with_missing_features
 from control.loops.loop import Loop
@@ -45,7 +45,7 @@ from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
-from models.settings import SettingError, kinds, names_with, raise_all
+from models.settings import SettingError, UserError, kinds, names_with, raise_all
 from models.spaces import Spaces
 from models.trajectory import Trajectory
 from models.vocabulary import translate
@@ -148,14 +148,31 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
-            stem = checkpoint.path.stem  # of the file's name
+            stem = f"eval_{checkpoint.path.stem}"  # of the film's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
-            sample = modes == ("sampled",)  # the film is greedy if both modes are evaluated
-            text = film_evaluation(loop, loop_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print()
-            for line in text.splitlines():
-                print_wrapped(line)
+            is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
+            _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
+
+
+def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
+    """Film the first member of ``loop`` as ``path``, with sampled actions if ``sample``, and print the file and the
+    returns. ``seed`` determines the episodes. With ``run.record``, there are ``record_episodes`` episodes and a GIF.
+    Otherwise there is one episode, and a note if it cannot be filmed."""
+    episodes = run.record_episodes if run.record else 1
+    try:
+        with progress("filming") as watch:
+            returns = film(loop, run, path, f"video {seed}", sample, episodes, with_gif=run.record, watch=watch)
+    except (UserError, OSError) as error:
+        if run.record:
+            raise
+        print_wrapped(f"note: no film ({str(error).removeprefix('record: ')})")
+        return
+    seed_text = f"{filmed_seed_text(loop.seeds)}, " if len(loop.seeds) > 1 else ""
+    print_wrapped(f"video: {path} ({seed_text}{'drawn actions' if sample else 'greedy'}: {returns_text(returns)})")
+    if run.record:
+        print_wrapped(f"GIF:   {path.with_suffix('.gif')}")
 
 
 def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Settings:
