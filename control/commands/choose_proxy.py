@@ -26,7 +26,7 @@ from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
 from control.lightning.module import RunModule
-from control.lightning.proxy_module import ProxyModule
+from control.lightning.proxy_module import ProxyModule, RewardNetworkModule
 from control.lightning.supervised import SupervisedModule
 from control.reports.curves import learning_curve
 from control.reports.figures import style_of
@@ -157,9 +157,8 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     advice = family(run.implementation).advice(config)
     fitness = _fitness_progress(module, outcome, goal)
     comparison = ""
-    trains_on_task = module.steps_kind == "training"  # with a learned reward
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
-    if trains_on_task and has_budget_of_steps:
+    if isinstance(module, RewardNetworkModule) and has_budget_of_steps:
         seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
         announce(module, f"{len(seeds)} agents with the task's reward, to compare")
         with progress("agents trained and tested", module.verbose) as watch:
@@ -201,8 +200,9 @@ def real_agents_text(module: ProxyModule) -> str:
     text = f"{run.agent} after {float(outcome.steps.double().mean()):,.0f} real steps: {plain}, random play {random}"
     if plain.exceeds(random):
         return text
-    trains_on_task = module.steps_kind == "training"  # with a learned reward
-    advice = "; try more --inner_steps" if trains_on_task else ", but may on a synthetic environment"
+    advice = ", but may on a synthetic environment"
+    if isinstance(module, RewardNetworkModule):
+        advice = "; try more --inner_steps"
     return f"{text}: agents learn nothing in inner_steps{advice}"
 
 

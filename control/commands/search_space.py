@@ -112,7 +112,9 @@ def search_space(settings: Settings) -> Space:
         families = families_of(settings.run.implementation, settings.run.agent)
         entries, _ = translate(entries, families, valid_flags)
         if not user_path:
-            set_names = {*settings.explicit_names, *(SHAPE if "hidden_sizes" in settings.explicit_names else ())}
+            set_names = {*settings.explicit_names}
+            if "hidden_sizes" in set_names:
+                set_names |= SHAPE.keys()
             entries = {name: entry for name, entry in entries.items() if name not in set_names}
         dimensions = {name: _dimension(name, entry, settings, valid_flags) for name, entry in entries.items()}
         if not dimensions:

@@ -283,26 +283,26 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
 
 def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield pairs ``(name, value)`` for the summary. The first has the best score, and whether it solves the
-    environment. If the score is not a greedy return, the best greedy return is added. If it is one, and the last greedy
-    return is lower, a second pair has the last greedy return."""
+    environment. If the score is a greedy return, a second pair has the last greedy return, unless that is the best. If
+    the score is of training episodes, the first pair also has the best greedy return."""
     loop = module.loop
     columns = run_dir.read_metrics(folder / "metrics.csv")  # with a row for each seed in each epoch
-    returns: dict[int, list[float]] = {}  # greedy ones of the seeds, by epoch
+    returns: dict[int, list[float]] = {}  # greedy returns of the seeds, by epoch
     for epoch, value in zip(columns.get("epoch", []), columns.get(GREEDY, []), strict=False):
         if math.isfinite(value):  # NaN: not evaluated
             returns.setdefault(int(epoch), []).append(value)
-    greedy = {epoch: sum(values) / len(values) for epoch, values in returns.items()}
+    mean_returns = {epoch: sum(values) / len(values) for epoch, values in returns.items()}
     text = f"{loop.score_name} {number_text(module.best)}"
     solved = solved_return(module.settings.run.gamename)
     if solved is not None and "return" in loop.score_name:
         text += f", {solved_verdict(module.best, solved)}"
-    if loop.score_tag != GREEDY and greedy:
-        text += f"; best greedy return {number_text(max(greedy.values()))}"
+    if loop.score_tag != GREEDY and mean_returns:
+        text += f"; best greedy return {number_text(max(mean_returns.values()))}"
     yield "best", text
-    if loop.score_tag == GREEDY and greedy:
-        last_epoch = max(greedy)
-        if greedy[last_epoch] < module.best:
-            yield "last", f"{number_text(greedy[last_epoch])} after epoch {last_epoch}"
+    if loop.score_tag == GREEDY and mean_returns:
+        last_epoch = max(mean_returns)
+        if mean_returns[last_epoch] < module.best:
+            yield "last", f"{number_text(mean_returns[last_epoch])} after epoch {last_epoch}"
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:

@@ -103,7 +103,7 @@ def _run_trials(search: Search) -> None:
     interrupted = [trial.number for trial in search.interrupted]
     # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
-    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))
+    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))  # the first use of an id numbers it
 
     def name(trial: Any) -> str:
         """Return the name of a trial. It is a function, because Ray deep-copies other objects for every trial."""

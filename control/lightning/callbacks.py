@@ -70,23 +70,25 @@ class Progress(Callback):
         module.watch(0.0)
 
     def _show(self, module: RunModule, fraction: float, number: int) -> None:
-        """Show that a ``fraction`` of epoch ``number`` is finished, or of the work before the first epoch if ``number``
-        is 0. The bar shows the progress of the whole run, except before the first epoch."""
+        """Show that a ``fraction`` of epoch ``number`` is finished. Number 0 is the work before the first epoch. The
+        bar shows this fraction for number 0, and the finished fraction of the whole run for an epoch."""
         label = f"{module.unit} {_number_text(module, number)}" if number else f"before the first {module.unit}"
         if self.bar is None:
             self._epoch_lines.show(label, fraction)
-        elif time.perf_counter() - self._last_update >= self.bar.mininterval:
-            self._last_update = time.perf_counter()
-            shown_fraction = fraction
-            if number:
-                num_earlier = max(1, number - 1 - module.epochs_before)  # epochs of this process
-                mean_size = (self._fraction - self._start_fraction) / num_earlier
-                epoch_size = 1 / module.epochs if module.epochs else mean_size  # as a fraction of the run
-                shown_fraction = min(1.0, self._fraction + fraction * epoch_size)
-                self.bar.bar_format = BAR.format(self._time_left(module, shown_fraction))
-            self.bar.desc = label
-            self.bar.n = shown_fraction
-            self.bar.refresh()
+            return
+        if time.perf_counter() - self._last_update < self.bar.mininterval:
+            return
+        self._last_update = time.perf_counter()
+        self.bar.n = fraction
+        if number:
+            if module.epochs:
+                epoch_size = 1 / module.epochs  # an epoch as a fraction of the run
+            else:  # the mean of the earlier epochs of this process
+                epoch_size = (self._fraction - self._start_fraction) / max(1, number - 1 - module.epochs_before)
+            self.bar.n = min(1.0, self._fraction + fraction * epoch_size)
+            self.bar.bar_format = BAR.format(self._time_left(module, self.bar.n))
+        self.bar.desc = label
+        self.bar.refresh()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""

@@ -49,6 +49,7 @@ class ProxyModule(RunModule):
 
     unit = "generation"
     evolves = True  # whether an `EvolutionStrategy` moves the mean
+    real_label = "real"  # the name of the printed column of `real_steps`
     saved = (*RunModule.saved, "real_steps", "mean_return", "first_scores")
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
@@ -66,10 +67,9 @@ class ProxyModule(RunModule):
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
-        real_text = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-            f"{self.steps_kind}: steps of all agents, {real_text}"
+            f"{self.steps_kind}: steps of all agents, {self.real_label}: steps of tests"
         )
 
     @torch.no_grad()
@@ -268,10 +268,7 @@ class ProxyModule(RunModule):
             columns |= {name: f"{score:.1f}" for name, score in self.return_by_agent.items()}
         if num_failed := int((~self.fitness.isfinite()).sum()):
             columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
-        # Agents with learned rewards train in the real environment. The first column has these steps, and `real_steps`
-        # counts only the steps of tests, hence the other name.
-        real_label = "tests" if self.steps_kind == "training" else "real"
-        return columns | {real_label: f"{self.real_steps:10,}"}
+        return columns | {self.real_label: f"{self.real_steps:10,}"}
 
     def is_reported(self) -> bool:
         """Return whether this generation's row is printed: the rows of the first generation of the process, of the last
@@ -322,7 +319,8 @@ class RewardNetworkModule(ProxyModule):
     discount, for potentials. A sixth is I numbers of the environment's info, ``[B, I]``, for modes that use them.
     """
 
-    steps_kind = "training"
+    steps_kind = "training"  # also in the real environment, so the column of `real_steps` has another name
+    real_label = "tests"
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:

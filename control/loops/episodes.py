@@ -55,7 +55,8 @@ class EpisodeLoop(Loop):
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
             self.score_name = f"mean return of the last {schedule.running_mean} episodes"
-        self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns; 1: not used
+        # Training returns. Without a running mean it is not used, so it has the smallest size.
+        self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
