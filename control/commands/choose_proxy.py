@@ -68,7 +68,13 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     is_clone = getattr(module.config, "preset", "") in CLONES
     if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module)
-    summary, outcome = _evaluate_winner(module, winner)
+    seeds = module.seeds_of("report", module.config.report_agents)
+    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
+    with progress("agents trained and tested", module.verbose) as watch:
+        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
+    summary = describe(outcome, module.config)
+    if module.num_kinds > 1:
+        summary["each"] = by_kind(module.agents, seeds, outcome.scores)  # mean return of each implementation
     all_agents_diverged = summary["failed"] == summary["agents"]
     all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
     if all_agents_diverged or all_means_diverged:
@@ -128,20 +134,6 @@ def draw_curve(module: RunModule, folder: Path) -> Path:
     return figure
 
 
-def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[dict[str, Any], Outcome]:
-    """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
-    (`describe`), and the results. If there are agents of several implementations, the statistics also have the mean
-    return of each implementation as ``each``."""
-    seeds = module.seeds_of("report", module.config.report_agents)
-    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
-    with progress("agents trained and tested", module.verbose) as watch:
-        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
-    summary = describe(outcome, module.config)
-    if module.num_kinds > 1:
-        summary["each"] = by_kind(module.agents, seeds, outcome.scores)
-    return summary, outcome
-
-
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
     actions and a teacher and, if the winner is a reward, with agents that train with the task's reward. The steps of
@@ -159,7 +151,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     comparison = ""
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
     if isinstance(module, RewardNetworkModule) and has_budget_of_steps:
-        seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
+        seeds = module.seeds_of("report", config.report_agents)  # as in `finish_search`
         announce(module, f"{len(seeds)} agents with the task's reward, to compare")
         with progress("agents trained and tested", module.verbose) as watch:
             task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)

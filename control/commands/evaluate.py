@@ -488,10 +488,13 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings of fresh agents of implementation ``name`` as setting -> value, with the settings that decide
-    which settings exist. If agents of the same family trained in the search, ``name`` gets their values, except for
-    settings that distinguish the implementations of the family. Otherwise it gets the values of
-    `_values_for_other_family`. The content of the file is not checked, so this may raise anything."""
+    """Return the settings of fresh agents of implementation ``name``, setting -> value: the settings in the file of the
+    proxy, which are from its search. The content of the file is not checked, so this may raise anything.
+
+    If agents of the same family trained in the search, ``name`` gets their values, except for settings in which the
+    implementations of the family differ. Otherwise it gets the values of `_values_for_other_family`. The result also
+    has the proxy's settings, the game and the names of the implementations, which decide what other settings exist.
+    """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
@@ -509,8 +512,8 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     elif len(saved_names) == 1:  # all agents of the search are of one other family
         values |= _values_for_other_family(values, saved_settings, searched_agents[0])
     try:
-        family(proxy.implementation).proxy_defaults(values, proxy.game)  # only checks that the preset allows the agents
-    except SettingError:  # it does not; ``values`` already have the values of the preset
+        family(proxy.implementation).proxy_defaults(values, proxy.game)
+    except SettingError:  # the preset does not allow these agents, but ``values`` already have its settings
         values.pop("preset", None)
     return values
 
@@ -518,10 +521,13 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 def _values_for_other_family(
     choices: Mapping[str, Any], saved_settings: Mapping[str, Any], searched_agent: str
 ) -> dict[str, Any]:
-    """Return field -> value for agents of another family than the agent of the search. ``choices`` are the settings
-    that decide which settings exist, such as the implementation of the agents as ``agent``. A field gets the value of
-    the proxy's preset if the preset has another value for these agents than for ``searched_agent``, or a value only for
-    these agents. Otherwise it gets the value in ``saved_settings``. Fields that neither has are left out."""
+    """Return field -> value for the agents ``choices["agent"]``, if the agent of the search, ``searched_agent``, is of
+    another family. ``choices`` are the settings that decide which other settings exist.
+
+    A field gets the value of the proxy's preset if the preset has a value only for these agents, or another value for
+    them than for ``searched_agent``. Otherwise it gets the value in ``saved_settings``, the settings of the search.
+    Fields without such a value are left out.
+    """
     name = choices["agent"]
     both_agents = {**choices, "agent": f"{searched_agent},{name}"}
     try:

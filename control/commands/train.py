@@ -214,7 +214,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     old_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # settings whose values are never taken from the checkpoint
-    # A search uses ``target_return`` only with ``quit_when_solved``. The user may change the first, so also the second.
+    # In a search, a ``target_return``, which the user may change, also switches ``quit_when_solved`` on.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable")

@@ -53,7 +53,7 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
             environment.frame(0, 0)
         encoder()
     except UserError as error:
-        # If the game cannot be built without rendering either, this raises an error that does not name the setting.
+        # A game that cannot be made without rendering either has another problem, whose error this line raises.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
         reason = str(error).removeprefix("record: ")  # of errors about rendering, which name that setting
         line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"

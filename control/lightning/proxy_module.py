@@ -147,11 +147,9 @@ class ProxyModule(RunModule):
             self.set_mean(mean)
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
         proxies, seeds = generation_agents(self.population, mean, config, seed, self.num_kinds, self.epoch, name)
-        changes: dict[str, Any] = {"by_target": config.scored_by == "target"}
-        if config.inner_steps != self.config.inner_steps:  # in the second phase
-            changes["inner_steps"] = config.inner_steps
         start = time.perf_counter()
-        self.outcome = self._train_fresh(proxies, seeds, **changes)
+        tests_target = config.scored_by == "target"
+        self.outcome = self._train_fresh(proxies, seeds, by_target=tests_target, inner_steps=config.inner_steps)
         seconds = time.perf_counter() - start
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,

@@ -194,7 +194,7 @@ class StepLoop:
         while step <= last_step:
             block = self._initial_states_at(step).block
             first_row = step % BLOCK  # a block has a row [M, E, ...] for each step
-            end_row = min(BLOCK, first_row + last_step - step + 1)
+            end_row = min(BLOCK, first_row + last_step - step + 1)  # the row after the last one that is needed
             seeds.append(block["seeds"][:, first_row:end_row])
             states.append(block["starts"][:, first_row:end_row])
             step += end_row - first_row
