@@ -565,8 +565,8 @@ def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **chan
 
 
 def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
-    """Return the score of a policy of one member in `_JUDGING_EPISODES` episodes of the task, which ``name``
-    determines."""
+    """Return the score of a policy of one member in `_JUDGING_EPISODES` episodes of the task. ``name`` determines the
+    seeds of these episodes."""
     envs = 16  # environments in parallel
     seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.time_limit)) as real:

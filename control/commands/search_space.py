@@ -211,7 +211,8 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
 
 
 def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
-    """Return the value of a ``choice`` of a file, a text or a list of texts. Raises SettingError."""
+    """Return the value of the setting ``name`` for a ``choice`` in a file: a text or, for a setting that is a list,
+    also a list of texts. Raises SettingError if it does not fit the setting."""
     words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
     if not all(isinstance(word, str) for word in words):
         expected = "list of values" if flag.kind.is_list else "single value"
@@ -224,10 +225,10 @@ def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, floa
     ``arguments`` are the texts in the file. Raises SettingError if they are not valid."""
     allowed, types = KINDS[kind]
     try:
-        numbers = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
-        low, high, count = numbers if kind == "logspace" else (*numbers, 0)
-        if kind == "logspace":
-            low, high = 10.0**low, 10.0**high
+        low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
+        count = 0
+        if kind == "logspace":  # its numbers are exponents and a count
+            low, high, count = 10.0**low, 10.0**high, counts[0]
         is_ordered = -math.inf < low < high < math.inf
         has_logarithm = low > 0 or not kind.startswith("log")
         has_ends = count >= 2 or kind != "logspace"  # a grid has two points or more

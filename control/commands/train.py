@@ -219,7 +219,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
         changeable |= names_with(config, "outcome", False)  # settings that do not affect results
-    check_unchanged((explicit_names & old_values.keys()) - changeable, old_values, new_values)
+    names_of_run = explicit_names & old_values.keys()  # without settings of the command line alone, such as ``config``
+    check_unchanged(names_of_run - changeable, old_values, new_values)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     user_limits_steps = "total_steps" in explicit_names and new_values["total_steps"] is not None

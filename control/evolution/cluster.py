@@ -66,13 +66,17 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")  # brackets around an IPv6 address
+        reason = ""
         if not host or not port.isdecimal():
-            raise _unreachable(address, "allowed: host:port of a cluster's head, or auto")
-        try:  # Ray would try for minutes to connect
-            # An IPv6 address has brackets.
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
-            raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
+            reason = "allowed: host:port of a cluster's head, or auto"
+        else:
+            try:  # Ray would try for minutes to connect
+                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+            except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
+                reason = getattr(error, "strerror", None) or str(error)
+        if reason:
+            raise _unreachable(address, reason)
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)

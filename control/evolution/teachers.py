@@ -159,6 +159,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
 
+    @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
         """Return the action values ``[N, A]`` or the greedy actions for ``obs [N, S]``."""
         if wants_values:
@@ -166,7 +167,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
         return first_member_actions(policy, obs)
 
-    return torch.no_grad()(act)
+    return act
 
 
 def _is_sb3_agent(source: str) -> bool:

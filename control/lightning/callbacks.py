@@ -42,11 +42,11 @@ class Progress(Callback):
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._row_steps = 0  # environment steps at the latest printed row
         self._row_time = 0.0
-        # The time left is estimated from the progress after a finished fraction of the training and its time.
+        # The finished fraction of the training, and the time, from which on the speed of the training is estimated.
         self._start_fraction = self._start_time = 0.0
         self._fraction = 0.0  # finished fraction of the training at the start of the epoch
         self._epoch_lines = Lines()  # without a bar: lines about a long epoch
-        self._run_lines = Lines()  # without a bar: times of rows of epochs that the module does not report
+        self._run_lines = Lines()  # without a bar: the clock for rows of epochs that the module does not report
         self._table = RowTable()
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]

@@ -198,17 +198,17 @@ def as_observations(
     """Return observations ``[B, *O]``, or a single one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for
     another shape, and for values that are no numbers."""
     obs_shape = list(shape)
-    allowed = f"allowed: {obs_shape}, or [B, {', '.join(map(str, shape))}] for B of them"
     try:
         numbers = observations if isinstance(observations, Tensor) else np.asarray(observations)
         obs = torch.as_tensor(numbers, device=device)
+        num_batch_axes = obs.dim() - len(obs_shape)
+        if num_batch_axes in (0, 1) and list(obs.shape[num_batch_axes:]) == obs_shape:
+            return obs
+        problem = f"have shape {list(obs.shape)}"
     except (TypeError, ValueError, RuntimeError):
-        type_name = type(observations).__name__
-        raise SettingError(f"observations are of type {type_name}, which is no array of numbers; {allowed}") from None
-    num_batch_axes = obs.dim() - len(obs_shape)
-    if num_batch_axes not in (0, 1) or list(obs.shape[num_batch_axes:]) != obs_shape:
-        raise SettingError(f"observations have shape {list(obs.shape)}; {allowed}")
-    return obs
+        problem = f"are of type {type(observations).__name__}, which is no array of numbers"
+    allowed = f"{obs_shape}, or [B, {', '.join(map(str, shape))}] for B of them"
+    raise SettingError(f"observations {problem}; allowed: {allowed}")
 
 
 def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:

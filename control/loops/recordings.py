@@ -64,10 +64,10 @@ class Recording:
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
         """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
-        count = self.dataset.total_episodes
-        for start in range(0, count, _CHUNK):
+        numbers = list(range(self.dataset.total_episodes))
+        for start in range(0, len(numbers), _CHUNK):
             try:
-                chunk = list(self.dataset.iterate_episodes(list(range(start, min(start + _CHUNK, count)))))
+                chunk = list(self.dataset.iterate_episodes(numbers[start : start + _CHUNK]))
             except Exception as error:  # a damaged file can raise anything
                 raise self._error(f"which cannot be read: {first_line(error)}", "a complete dataset") from error
             yield self._trajectory(chunk, members)
@@ -143,13 +143,12 @@ def check_new(name: str) -> None:
         path = get_dataset_path(name)
         # The id lander/ppo-v0 is a folder in the folder lander. Neither may be a dataset already, because a dataset
         # cannot contain another one.
-        exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
-    except (TypeError, ValueError, OSError) as error:
-        line = f"save_dataset is {name!r}, which cannot be written; allowed: {rules}"
-        raise SettingError(line, "save_dataset") from error
-    if exists:
-        line = f"save_dataset is {name!r}, which exists or is inside another dataset; allowed: a new id"
-        raise SettingError(line, "save_dataset")
+        if not any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")])):
+            return
+        problem = "which exists or is inside another dataset; allowed: a new id"
+    except (TypeError, ValueError, OSError):
+        problem = f"which cannot be written; allowed: {rules}"
+    raise SettingError(f"save_dataset is {name!r}, {problem}", "save_dataset")
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
@@ -168,13 +167,14 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
     elif spaces.is_image:
         obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
     # An id such as module:Env-v0 cannot be made without an import of the module.
-    has_plain_id = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
+    has_plain_id = bool(game.gym_id) and ":" not in game.gym_id
+    is_described_by_id = has_plain_id and not game.kwargs and not game.wrappers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about omitted fields, such as an author
         dataset = minari.create_dataset_from_buffers(
             name,
             _episode_buffers(trajectories, spaces.one_hot),
-            env=gym.spec(game.gym_id) if has_plain_id else None,
+            env=gym.spec(game.gym_id) if is_described_by_id else None,
             observation_space=obs_space,
             action_space=action_space,
             algorithm_name=algorithm,
@@ -190,7 +190,8 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
     buffers: list[EpisodeBuffer] = []
     for trajectory in trajectories:
         for m, e in np.ndindex(*trajectory.lengths.shape):
-            steps = slice(int(trajectory.lengths[m, e])), m, e  # index of the episode's steps in [T, M, E, ...]
+            length = int(trajectory.lengths[m, e])
+            steps = (slice(length), m, e)  # index of the episode's steps in tensors [T, M, E, ...]
             obs = torch.cat([trajectory.obs[steps], trajectory.final_obs[m, e].unsqueeze(0)])
             buffers.append(
                 EpisodeBuffer(

@@ -135,7 +135,7 @@ class StepLoop:
             losses.append(self.loss)
             if not self._all_learn:  # a member that learns never stops learning
                 learners = self.agent.learning()
-                waited += ~learners
+                waited += ~learners  # adds 1 for each member that cannot learn yet
                 self._all_learn = bool(learners.all())
             if episodes is not None:
                 counts.index_add_(0, episodes.members, torch.ones_like(episodes.returns, dtype=torch.float64))
@@ -358,7 +358,7 @@ class StepGroups(Loop):
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play greedy evaluation episodes (`Loop._play_round`), in machine code where possible."""
-        assert not sample
+        assert not sample  # "sampled" is not among the `evaluation_modes`
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
         by_group: list[Episodes] = []
         for group in self.groups:

@@ -18,6 +18,7 @@ from models.settings import UserError
 OURS = "understudy"
 FORMAT = 8  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
+_MOST_CHARACTERS = 120  # of another program's message in an error
 # Parts of the messages of torch's zip writer after a failed write.
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
@@ -69,23 +70,26 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     Raises CheckpointError if there is no valid checkpoint of this program.
     """
     file = Path(path)
+    line = ""  # of an error
     if file.is_dir():
         # The folder may contain checkpoints, be a run, or contain runs, the newest of which counts.
         runs = [file, *reversed(version_folders(file))]
         checkpoint_file = find_checkpoint(file, *(run / "checkpoints" for run in runs))
         if checkpoint_file is None:
-            allowed = f"{_ALLOWED}, or a run's folder"
-            raise CheckpointError(f"folder {str(file)!r} holds no checkpoint; allowed: {allowed}")
-        file = checkpoint_file
+            line = f"folder {str(file)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
+        file = checkpoint_file or file
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
         if nearby_files := sorted(file.parent.glob("*.ckpt")):
             problem += f"; there is {nearby_files[0].name!r} beside it"
-        raise _error(file, problem)
+        line = f"checkpoint {str(file)!r} {problem}"
+    if line:
+        raise CheckpointError(line)
     with checked_content(file, resume):
         checkpoint = _read(file)
         if resume and not checkpoint.run_state["whole"]:  # such as best.ckpt
-            raise _error(file, "holds weights but no memory, so no run can resume from it")
+            problem = "holds weights but no memory, so no run can resume from it"
+            raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     return checkpoint
 
 
@@ -94,13 +98,14 @@ def _read(file: Path) -> Checkpoint:
     checkpoint of another program or format, and other exceptions for a damaged file."""
     content = read_archive(file)
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
-        raise _error(file, f"was not written by this program; allowed: {_ALLOWED}")
-    run_state = content[OURS]
-    if run_state.get("format") != FORMAT:
-        raise _error(file, f"has format {run_state.get('format')}; this version reads format {FORMAT}")
-    if not isinstance(content.get("loops", {}), dict):  # Lightning's counters
-        raise _error(file, "is damaged (its loops are no mapping)")
-    return Checkpoint(file, from_dict(run_state["settings"]), content)
+        problem = f"was not written by this program; allowed: {_ALLOWED}"
+    elif content[OURS].get("format") != FORMAT:
+        problem = f"has format {content[OURS].get('format')}; this version reads format {FORMAT}"
+    elif not isinstance(content.get("loops", {}), dict):  # Lightning's counters
+        problem = "is damaged (its loops are no mapping)"
+    else:
+        return Checkpoint(file, from_dict(content[OURS]["settings"]), content)
+    raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
 
 
 @contextlib.contextmanager
@@ -119,7 +124,8 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
         elif isinstance(error, UserError):
             line = f"checkpoint {str(file)!r} cannot be used: {text}"
         else:
-            reason = text.strip().split("\n")[0][:120] or type(error).__name__  # some exceptions have no text
+            first_line = text.strip().split("\n")[0]
+            reason = first_line[:_MOST_CHARACTERS] or type(error).__name__  # some exceptions have no text
             if isinstance(error, KeyError):
                 reason = f"it has no {text}"  # the text is the missing key
             line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
@@ -134,8 +140,3 @@ def find_checkpoint(*folders: Path) -> Path | None:
     """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
     files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
     return next((file for file in files if file.is_file()), None)
-
-
-def _error(path: Any, problem: str) -> CheckpointError:
-    """Return the error for the checkpoint ``path``. ``problem`` follows its name in the message."""
-    return CheckpointError(f"checkpoint {str(path)!r} {problem}")

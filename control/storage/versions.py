@@ -26,6 +26,7 @@ def versions() -> dict[str, str]:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
                 processor = line.partition(":")[2].strip()
+                break
     versions_by_name = {
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
