@@ -175,7 +175,7 @@ def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = 
 
 def step_loop(case: str, game: str, seeds: int = 2, **changes: Any) -> StepLoop:
     """The step loop of the first group of agents."""
-    return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0].loop
+    return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0]
 
 
 def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ def place(loop: Any, member: int) -> tuple[Any, int]:
     if isinstance(loop, EpisodeLoop):
         return loop.agent, member
     group = next(group for group in loop.groups if member in group.members)
-    return group.loop.agent, group.members.tolist().index(member)
+    return group.agent, group.members.tolist().index(member)
 
 
 def spoil(agent: Any, m: int) -> None:

@@ -5,6 +5,7 @@ The members of a run are independent agents, one per seed, that are trained toge
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings, as_dict, default_settings, ineffective
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
-from control.loops.steps import StepGroups
+from control.loops.steps import StepGroups, StepLoop
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from envs.make import spaces_of
 from models.contract import Agent
@@ -36,7 +37,9 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         loop = EpisodeLoop(settings)
     else:
         loop = StepGroups(settings)
-        loop.compiled = for_training and decide_compiled(settings, loop.use_machine_code)
+        loop.compiled = for_training and decide_compiled(
+            settings, partial(_use_machine_code, loop.groups, run.num_threads)
+        )
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -44,6 +47,14 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         supported = ", ".join(command_names) or "no command"
         raise SettingError(f"{', '.join(unknown_names)} has no effect: {run.implementation} here follows {supported}")
     return loop
+
+
+def _use_machine_code(loops: Sequence[StepLoop], threads: int) -> bool:
+    """Let the agents of ``loops`` train in machine code if they can. Return whether all of them do."""
+    from control.loops.compiled import use_machine_code  # imports Numba
+
+    # A list, so that every loop is changed. With a generator, `all` would end at the first False.
+    return all([use_machine_code(loop, threads) for loop in loops])
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
