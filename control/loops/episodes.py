@@ -68,7 +68,8 @@ class EpisodeLoop(Loop):
             for trajectory in recording.trajectories(len(self.seeds)):
                 self.agent.observe(trajectory)
         for count in rounds(self.schedule.warm_up, self.environment.envs):
-            self.agent.observe(self._play(RandomPolicy(self.environment.spaces, count, self.streams.fork()), count))
+            policy = RandomPolicy(self.environment.spaces, count, self.streams.fork())
+            self.agent.observe(self._play(policy, count))
 
     def epoch(self) -> dict[str, Tensor]:
         """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). An off-policy agent learns
