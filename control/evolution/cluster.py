@@ -49,7 +49,7 @@ _VARIABLES = {
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _GRACE_SECONDS = 1.0  # before tasks are cancelled
-_START_SECONDS = 30.0  # after which a note says that workers have not started
+START_SECONDS = 30.0  # after which a note says that no worker or trial has started
 
 
 @contextlib.contextmanager
@@ -185,7 +185,7 @@ class RayWorkers:
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
-            timeout = _START_SECONDS if are_starts else None
+            timeout = START_SECONDS if are_starts else None
             done, unfinished = concurrent.futures.wait(futures, timeout, FIRST_EXCEPTION)
             if unfinished and not any(future.exception() for future in done):
                 note(f"waiting for {len(unfinished)} of {self._num_workers} workers: Ray starts each on a free core")
