@@ -449,15 +449,17 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
 def _real_spaces(proxy: Proxy) -> Spaces:
     """Return the observation and action spaces of the environment for which the proxy was learned. Raises ProxyError if
     this environment is unknown or has other spaces than the proxy."""
-    start = f"proxy {str(proxy.path)!r}: its"
+    problems: list[str] = []
     try:
         real_spaces = spaces_of(proxy.game)
-    except SettingError as error:
-        raise ProxyError(f"{start} {error}") from error
-    for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
-        proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
-        if proxy_value != real_value:
-            raise ProxyError(f"{start} {name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
+        for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
+            proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
+            if proxy_value != real_value:
+                problems.append(f"{name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
+    except SettingError as error:  # the environment is unknown
+        problems.append(str(error))
+    if problems:
+        raise ProxyError(f"proxy {str(proxy.path)!r}: its {problems[0]}")
     return real_spaces
 
 

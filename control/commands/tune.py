@@ -172,16 +172,19 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    if not folder.is_dir():
-        raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
     trial_folder = folder / ray_tune.get_context().get_trial_name()
     run, search_config = settings.run, settings.subcommand
     saves_for_ray = search_config.tune_algorithm in DEPENDENT  # the algorithm continues trials from checkpoints
+    problem = ""
+    if not folder.is_dir():
+        problem = f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share"
     try:
         import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))
     except SettingError as error:
-        raise TrialFailed(str(error)) from None
+        problem = str(error)
+    if problem:
+        raise TrialFailed(problem)
     if saves_for_ray:
         settings = settings.replace(checkpoint_every=settings.schedule.eval_every)
 

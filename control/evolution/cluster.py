@@ -102,10 +102,11 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         try:
             ray.init(**options)
         except Exception as error:  # Ray raises various errors, also a plain Exception
-            if address is not None:
-                raise _unreachable(address, first_line(error)) from error
             line = "Ray cannot start on this machine, which may be too busy or out of memory"
-            raise ProcessDied(f"{line}: {first_line(error)}") from error
+            failure: UserError = ProcessDied(f"{line}: {first_line(error)}")
+            if address is not None:
+                failure = _unreachable(address, first_line(error))
+            raise failure from error
         if threading.current_thread() is threading.main_thread():  # no other thread can set a handler
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield

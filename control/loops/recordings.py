@@ -51,16 +51,17 @@ class Recording:
         import minari  # slow to import
 
         name = self.source.removeprefix(PREFIX)
+        is_id = self.source.startswith(PREFIX)
+        problem = "the ID has no version, such as -v0"
         try:
-            if self.source.startswith(PREFIX):
-                if not re.search(r"-v\d+$", name):
-                    raise ValueError("the ID has no version, such as -v0")
+            if is_id and re.search(r"-v\d+$", name):
                 return minari.load_dataset(name, download=True)  # only if it is not on this machine
-            folder = Path(self.source).expanduser()
-            return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
+            if not is_id:
+                folder = Path(self.source).expanduser()
+                return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
         except Exception as error:  # files of others, and the network, can raise anything
-            problem = f"which cannot be read: {first_line(error)}"
-            raise self._error(problem, "minari:ID, or the folder of a dataset of Minari") from error
+            problem = first_line(error)
+        raise self._error(f"which cannot be read: {problem}", "minari:ID, or the folder of a dataset of Minari")
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
         """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
