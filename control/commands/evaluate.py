@@ -151,7 +151,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             stem = f"eval_{checkpoint.path.stem}"  # of the film's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
-            print()
             is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
 
@@ -167,10 +166,14 @@ def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: 
     except (UserError, OSError) as error:
         if run.record:
             raise
+        print()
         print_wrapped(f"note: no film ({str(error).removeprefix('record: ')})")
         return
-    seed_text = f"{filmed_seed_text(loop.seeds)}, " if len(loop.seeds) > 1 else ""
-    print_wrapped(f"video: {path} ({seed_text}{'drawn actions' if sample else 'greedy'}: {returns_text(returns)})")
+    actions = "drawn actions" if sample else "greedy"
+    if len(loop.seeds) > 1:
+        actions = f"{filmed_seed_text(loop.seeds)}, {actions}"
+    print()
+    print_wrapped(f"video: {path} ({actions}: {returns_text(returns)})")
     if run.record:
         print_wrapped(f"GIF:   {path.with_suffix('.gif')}")
 
