@@ -506,7 +506,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
     # None: fewer than half of the agents are that good.
     learned_steps, task_steps = (arms[name]["median"] or math.inf for name in ("learned", "task"))
-    # A small difference may be chance. The first condition is necessary, because infinity is not above infinity.
+    # A small difference may be chance. Two infinite numbers would satisfy the second condition.
     is_clearly_sooner = math.isfinite(learned_steps) and learned_steps <= SOONER * task_steps
     # A reward that is quick at first may be worse in the end.
     is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])
