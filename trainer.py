@@ -34,6 +34,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 from control.cli import errors
 from control.cli import parse as config
 from control.cli.settings import Settings
+from models.settings import HAS_NUMBA
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
@@ -194,8 +195,11 @@ def _command_function(settings: Settings) -> Callable[[], int]:
         lean.load()
     module_name, function_name = _FUNCTIONS[command]
     command_module = importlib.import_module(module_name)
-    if command == "" and command_module.has_machine_code(settings):
-        lean.load_numba()
+    if command == "" and HAS_NUMBA and settings.value("compiled"):
+        from control.loops.build import has_machine_code
+
+        if has_machine_code(settings):
+            lean.load_numba()
     return functools.partial(getattr(command_module, function_name), settings)
 
 

@@ -106,7 +106,7 @@ def agent_loop(name: str, members: int, compiled: bool) -> StepLoop:
     """Return the loop of ``members`` agents on CartPole, on the CPU."""
     values = {"implementation": name, "gamename": "cartpole", "seed": 0, "num_seeds": members, "compiled": compiled}
     # The declared types lack what these agents' loops and CartPole have, here and in `torch_rate`.
-    return build_loop(from_dict(values | AGENTS[name])).groups[0].loop  # type: ignore[attr-defined, no-any-return]
+    return build_loop(from_dict(values | AGENTS[name])).groups[0]  # type: ignore[attr-defined, no-any-return]
 
 
 def torch_rate(name: str, members: int, device: torch.device, size: Size) -> float:

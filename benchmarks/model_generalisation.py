@@ -98,7 +98,7 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
     latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
     buffer_settings = {"buffer_size": size.rows, "training_start_time": size.wait, "steps_per_epoch": size.wait}
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
-    group = loop_of(from_dict(values | buffer_settings | size.changes | latent | changes)).groups[0].loop
+    group = loop_of(from_dict(values | buffer_settings | size.changes | latent | changes)).groups[0]
     group.epoch(size.wait)
     replay_buffer: Any = group.agent.replay_buffer
     index = torch.arange(size.rows) % replay_buffer.size
@@ -254,7 +254,7 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
     for name in ("ER", "PerfectModel"):
         values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds, "buffer_size": rows}
         settings = from_dict(values)
-        group: Any = loop_of(settings).groups[0].loop
+        group: Any = loop_of(settings).groups[0]
         replay_buffer = group.agent.replay_buffer
         row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in replay_buffer.columns.values())
         computed = seeds * rows * row_bytes

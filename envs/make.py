@@ -57,6 +57,13 @@ def make_environment(
     return GymnasiumEnvironment(game, members, envs, render)
 
 
+def spaces_of(name: str, time_limit: int | None = None) -> Spaces:
+    """Return the spaces of the environment ``name``. ``time_limit`` replaces its time limit, unless it is None."""
+    environment = make_environment(name, 1, 1, time_limit=time_limit)
+    environment.close()
+    return environment.spaces
+
+
 def make_dynamics(game: Game | str) -> Dynamics | None:
     """Return the cached tensor program of a game, None if it has none. Raises SettingError for an unknown name."""
     game = resolve(game) if isinstance(game, str) else game
@@ -88,9 +95,7 @@ class Stages:
         """Store the settings of the search, and the ``spaces`` of the real environment ``game``. Raises SettingError if
         it cannot be made, or shows images."""
         self.config, self.game = config, game
-        real = make_environment(game, 1, 1)
-        self.spaces: Spaces = real.spaces
-        real.close()
+        self.spaces = spaces_of(game)
         if self.spaces.is_image:
             line = f"gamename is {game!r}, which shows images; a proxy takes vectors of observations"
             raise SettingError(line, "gamename")

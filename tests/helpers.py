@@ -22,12 +22,12 @@ import trainer
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
 from control.lightning.callbacks import RunLog
-from control.loops.build import build_loop, spaces_of
+from control.loops.build import build_loop
 from control.loops.episodes import EpisodeLoop
 from control.loops.steps import StepLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from envs.make import make_dynamics
+from envs.make import make_dynamics, spaces_of
 from models.contract import StepAgent
 from models.mlp import MLP
 from models.proxies import files
@@ -175,7 +175,7 @@ def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = 
 
 def step_loop(case: str, game: str, seeds: int = 2, **changes: Any) -> StepLoop:
     """The step loop of the first group of agents."""
-    return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0].loop
+    return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0]
 
 
 def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ def place(loop: Any, member: int) -> tuple[Any, int]:
     if isinstance(loop, EpisodeLoop):
         return loop.agent, member
     group = next(group for group in loop.groups if member in group.members)
-    return group.loop.agent, group.members.tolist().index(member)
+    return group.agent, group.members.tolist().index(member)
 
 
 def spoil(agent: Any, m: int) -> None:

@@ -64,6 +64,9 @@ def test_search_converges_or_ends_with_the_first_solved_mean() -> None:
     module = search(config)
     assert module.epoch < 100 and module.mean_return >= -0.2 and float(value(module.mean[0])) >= -0.2
     assert module.archive.entries[0][1] == module.epoch
+    # A mean solves the task only in tests with the final time limit, here from generation 30 on.
+    limits: dict[str, Any] = {"test_limit_first": 5, "test_limit": 10, "test_limit_grows": (1, 30)}
+    assert module.epoch < 30 == search(replace(config, **limits)).epoch
     full_search = search(replace(config, quit_when_solved=False))
     assert full_search.epoch == 100 and (full_search.mean[0] - BEST).norm() < 0.2 * (START - BEST).norm()
     best = full_search.archive.entries[0]

@@ -19,7 +19,7 @@ from control.cli.parse import parse
 from control.cli.settings import RunConfig, Settings
 from control.commands import exports
 from control.commands.run import export_policy
-from control.loops.build import spaces_of
+from envs.make import spaces_of
 from helpers import ALL, CELLS, build, completed, default_game, flags, output_of, run_folder, tiny
 from models.agents.command_conditioned.agent import Agent as CommandConditioned
 from models.settings import SettingError

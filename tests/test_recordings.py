@@ -12,11 +12,10 @@ from torch import Tensor
 
 import trainer
 from control.loops import recordings
-from control.loops.build import spaces_of
 from control.loops.recordings import Recording
 from control.loops.rollout import rollout
 from control.storage import checkpoints
-from envs.make import make_environment
+from envs.make import make_environment, spaces_of
 from envs.names import split_name
 from helpers import flags, loop_of, run_folder, tiny
 from models.contract import RandomPolicy

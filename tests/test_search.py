@@ -167,7 +167,7 @@ def test_diverged_agents_are_counted_and_never_win(
 
     def diverging(self: InnerLoop, *job: Any, **kwargs: Any) -> Outcome:
         outcome = run(self, *job, **kwargs)
-        outcome.returns[: 99 if "inner_steps" in kwargs else 1] = torch.nan
+        outcome.returns[: 99 if "sample_all" in kwargs else 1] = torch.nan
         return outcome
 
     monkeypatch.setattr(InnerLoop, "run", diverging)

@@ -26,9 +26,8 @@ from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
 from control.lightning.module import RunModule
-from control.lightning.proxy_module import ProxyModule
+from control.lightning.proxy_module import ProxyModule, RewardNetworkModule
 from control.lightning.supervised import SupervisedModule
-from control.loops.build import spaces_of
 from control.reports.curves import learning_curve
 from control.reports.figures import style_of
 from control.reports.search import describe, fit_figure, iqm_text, reward_comparison, speed_text
@@ -36,6 +35,7 @@ from control.reports.tables import solved_verdict
 from control.reports.tags import GREEDY, HELD_OUT_RETURN
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
+from envs.make import spaces_of
 from models.proxies import files
 from models.proxies.search import CLONES
 from models.registry import family
@@ -68,7 +68,13 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     is_clone = getattr(module.config, "preset", "") in CLONES
     if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module)
-    summary, outcome = _evaluate_winner(module, winner)
+    seeds = module.seeds_of("report", module.config.report_agents)
+    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
+    with progress("agents trained and tested", module.verbose) as watch:
+        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
+    summary = describe(outcome, module.config)
+    if module.num_kinds > 1:
+        summary["each"] = by_kind(module.agents, seeds, outcome.scores)  # mean return of each implementation
     all_agents_diverged = summary["failed"] == summary["agents"]
     all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
     if all_agents_diverged or all_means_diverged:
@@ -76,7 +82,21 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    scores, origin = _scores_and_origin(module, fit, generation, rows, summary)
+    scores: dict[str, Any] = {"fit": fit, "report": summary}
+    origin = f"fitted to {fit['transitions']:,} transitions" if fit else ""
+    if not fit:
+        scores = {
+            "generation": generation,
+            "generations": module.epoch,
+            "report": summary,
+            "second_test": rows,
+            "search_synthetic_steps": int(module.env_steps.sum()),
+            "search_real_steps": module.real_steps,
+        }
+        # The last generation moves the mean once more, which gives it the next number.
+        origin = "last mean" if generation > module.epoch else f"mean of generation {generation}"
+        if is_clone:
+            origin = f"made from {module.config.start_from}"
     announce(module, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
@@ -99,7 +119,12 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
         yield "video", _film_winner(module, winner, video)
         module.show_image("film", video.with_suffix(".gif"))
     announce(module, "drawing what the winner shows agents")
-    yield "picture", _draw_winner(module, folder)
+    kind_of_proxy = family(run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
+    reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
+    picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
+    for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
+        module.show_image(f"winner/{file.stem}", file)
+    yield "picture", picture
 
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
@@ -107,51 +132,6 @@ def draw_curve(module: RunModule, folder: Path) -> Path:
     figure = learning_curve(folder, style_of(module.settings.run))
     module.show_image("figures/curve", figure)
     return figure
-
-
-def _draw_winner(module: ProxyModule, folder: Path) -> Path:
-    """Draw the winner of the search in ``folder``, and add the pictures to TensorBoard. Return the first path."""
-    kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
-    reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
-    picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
-    for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
-        module.show_image(f"winner/{file.stem}", file)
-    return picture
-
-
-def _scores_and_origin(
-    module: ProxyModule, fit: dict[str, Any], generation: int, rows: list[dict[str, Any]], summary: dict[str, Any]
-) -> tuple[dict[str, Any], str]:
-    """Return the scores of the winner for its files, and a text about how it was made. ``fit`` describes a supervised
-    fit (empty for a search), ``rows`` are results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
-    if fit:
-        return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
-    scores = {
-        "generation": generation,
-        "generations": module.epoch,
-        "report": summary,
-        "second_test": rows,
-        "search_synthetic_steps": int(module.env_steps.sum()),
-        "search_real_steps": module.real_steps,
-    }
-    if not rows:  # a clone of a policy
-        return scores, f"made from {module.config.start_from}"
-    # The last generation moves the mean once more, which gives it the next number.
-    return scores, "last mean" if generation > module.epoch else f"mean of generation {generation}"
-
-
-def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[dict[str, Any], Outcome]:
-    """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
-    (`describe`), and the results. If there are agents of several implementations, the statistics also have the mean
-    return of each implementation as ``each``."""
-    seeds = module.seeds_of("report", module.config.report_agents)
-    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
-    with progress("agents trained and tested", module.verbose) as watch:
-        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
-    summary = describe(outcome, module.config)
-    if module.num_kinds > 1:
-        summary["each"] = by_kind(module.agents, seeds, outcome.scores)
-    return summary, outcome
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
@@ -169,10 +149,9 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     advice = family(run.implementation).advice(config)
     fitness = _fitness_progress(module, outcome, goal)
     comparison = ""
-    trains_on_task = module.steps_kind == "training"  # with a learned reward
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
-    if trains_on_task and has_budget_of_steps:
-        seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
+    if isinstance(module, RewardNetworkModule) and has_budget_of_steps:
+        seeds = module.seeds_of("report", config.report_agents)  # as in `finish_search`
         announce(module, f"{len(seeds)} agents with the task's reward, to compare")
         with progress("agents trained and tested", module.verbose) as watch:
             task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)
@@ -182,17 +161,16 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return two scores: the fitness of the first generation, and the fitness of the winner, whose agents have this
-    ``outcome``. The verdict requires that the second is higher. Return None if they cannot be compared, if the search
-    did not begin with random proxies, or if the winner cannot be expected to be better, because its agents reach the
-    return ``goal``."""
-    config = module.config
-    began_at_random = module.epoch > 1 and config.start_from is None and bool(module.first_scores.isfinite().any())
-    first_config = config.at(1)  # settings of the first generation
+    """Return two scores: the fitness of the first mean, and the fitness of the winner, whose agents have this
+    ``outcome``. The verdict requires that the second is higher. Return None if the search did not begin with a random
+    mean, if the two cannot be compared, or if no mean can be better, because the agents reach the return ``goal``."""
+    config, first_config = module.config, module.config.at(1)  # `at(1)`: settings of the first generation
+    began_at_random = module.epoch > 1 and config.start_from is None
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
-    # With another objective, such as the mean of all tests, agents that reach the goal may still improve.
-    is_optimal = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
-    if is_optimal or not began_at_random or not is_comparable:
+    if not began_at_random or not is_comparable or not module.first_scores.isfinite().any():
+        return None
+    reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
+    if reaches_goal and config.objective == "final":  # by other objectives, such agents may still improve
         return None
     # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1
@@ -214,8 +192,9 @@ def real_agents_text(module: ProxyModule) -> str:
     text = f"{run.agent} after {float(outcome.steps.double().mean()):,.0f} real steps: {plain}, random play {random}"
     if plain.exceeds(random):
         return text
-    trains_on_task = module.steps_kind == "training"  # with a learned reward
-    advice = "; try more --inner_steps" if trains_on_task else ", but may on a synthetic environment"
+    advice = ", but may on a synthetic environment"
+    if isinstance(module, RewardNetworkModule):
+        advice = "; try more --inner_steps"
     return f"{text}: agents learn nothing in inner_steps{advice}"
 
 
@@ -316,9 +295,9 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the mean return
-    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents. A candidate
-    gets fewer agents if it could not exceed the first candidate even if all further agents reached the environment's
-    largest return."""
+    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents. In machine
+    code, no more agents train on a candidate that can no longer exceed the first one, even if all of them reached the
+    environment's largest return."""
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
     sample_all = module.config.retest_drawn  # whether agents have random hyperparameters

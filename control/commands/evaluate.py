@@ -16,7 +16,7 @@ import yaml
 from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
 from control.cli.progress import progress, watch_part
-from control.cli.settings import Settings, as_dict, from_dict, ineffective, to_yaml
+from control.cli.settings import RunConfig, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
 from control.cli.words import command_line
 from control.commands.push import check_hub, push
@@ -24,9 +24,9 @@ from control.commands.run import export_policy, settings_in_environment, setting
 from control.commands.summary import path_text
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
-from control.films.recording import check_recording, film_evaluation
+from control.films.recording import check_recording, film, filmed_seed_text, new_film, returns_text
 from control.loops import recordings
-from control.loops.build import check_spaces, spaces_of, with_missing_features
+from control.loops.build import check_spaces, with_missing_features
 from control.loops.loop import Loop
 from control.loops.process import configure_process
 from control.reports import obedience
@@ -38,13 +38,14 @@ from control.reports.tables import Table, number_text, solved_verdict, with_inte
 from control.reports.verdict import Baselines, Verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
+from envs.make import spaces_of
 from envs.names import split_name, with_parameters
 from models.mixture import names_in
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
-from models.settings import SettingError, kinds, names_with, raise_all
+from models.settings import SettingError, UserError, kinds, names_with, raise_all
 from models.spaces import Spaces
 from models.trajectory import Trajectory
 from models.vocabulary import translate
@@ -84,16 +85,18 @@ def evaluate(settings: Settings) -> int:
 
 
 def _check_source(settings: Settings, is_proxy: bool) -> None:
-    """Raise SettingError if the user set a setting that has no effect in the evaluation of a proxy (``is_proxy``), or
-    else of a checkpoint."""
-    # ``settings.changed`` has settings of fresh agents, and parameters of the environment.
-    fresh_agents = settings_of_fresh_agents()  # names of settings
-    if is_proxy:  # the environment is the proxy's, so only settings of fresh agents may be changed
+    """Raise SettingError if the user set a setting without effect: in the evaluation of a proxy if ``is_proxy``,
+    otherwise in the evaluation of a checkpoint."""
+    # ``settings.changed`` has settings of fresh agents, which only train on a proxy, and parameters of the environment,
+    # which only a checkpoint may be played with.
+    changed_agent_settings = settings.changed.keys() & settings_of_fresh_agents()
+    changed_parameters = settings.changed.keys() - settings_of_fresh_agents()
+    if is_proxy:
         source = "a proxy"
-        unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() - fresh_agents)
-    else:  # no agent trains, so settings of fresh agents may not be changed
+        unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | changed_parameters
+    else:
         source = "a checkpoint, which holds its agent"
-        unused = (_PROXY_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() & fresh_agents)
+        unused = (_PROXY_ONLY_SETTINGS & settings.explicit_names) | changed_agent_settings
     check_effects((name, f" with --eval_agent of {source}") for name in sorted(unused))
 
 
@@ -145,14 +148,34 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
-            stem = checkpoint.path.stem  # of the file's name
+            stem = f"eval_{checkpoint.path.stem}"  # of the film's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
-            sample = modes == ("sampled",)  # the film is greedy if both modes are evaluated
-            text = film_evaluation(loop, loop_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
-            print()
-            for line in text.splitlines():
-                print_wrapped(line)
+            is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
+            _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
+
+
+def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
+    """Film the first member of ``loop`` as ``path``, with sampled actions if ``sample``, and print the file and the
+    returns. ``seed`` determines the episodes. With ``run.record``, there are ``record_episodes`` episodes and a GIF.
+    Otherwise there is one episode, and a note if it cannot be filmed."""
+    episodes = run.record_episodes if run.record else 1
+    try:
+        with progress("filming") as watch:
+            returns = film(loop, run, path, f"video {seed}", sample, episodes, with_gif=run.record, watch=watch)
+    except (UserError, OSError) as error:
+        if run.record:
+            raise
+        print()
+        print_wrapped(f"note: no film ({str(error).removeprefix('record: ')})")
+        return
+    actions = "drawn actions" if sample else "greedy"
+    if len(loop.seeds) > 1:
+        actions = f"{filmed_seed_text(loop.seeds)}, {actions}"
+    print()
+    print_wrapped(f"video: {path} ({actions}: {returns_text(returns)})")
+    if run.record:
+        print_wrapped(f"GIF:   {path.with_suffix('.gif')}")
 
 
 def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Settings:
@@ -325,9 +348,10 @@ def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
     """Train fresh agents for at most ``steps`` steps each, on the proxy (``on_proxy``) or on the real environment, and
-    test them in the real environment. Print a row of the table with the ``title``, and return the results of all
-    agents. ``agents`` maps implementations, which train one after another, to configs. ``rule`` is a value of
-    ``inner_rule``, such as "solved", which says when an agent ends its training."""
+    test them in the real environment. Print a row of the table with `HEADER`, which begins with the ``title``, and
+    lines about the agents below it. Return the results of all agents. ``agents`` maps implementations, which train one
+    after another, to configs. ``rule`` is a value of ``inner_rule``, such as "solved", which says when an agent ends
+    its training."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -347,7 +371,16 @@ def _train_and_print(
             with contextlib.closing(make_workers((config, name, agent_config, proxy.game), *processes)) as workers:
                 outcomes[name] = workers.run(proxies, seeds, watch=watch_agents, **limits)
     outcome = Outcome.joined([*outcomes.values()])
-    _print_row(title, describe(outcome, _described(settings, config)), outcomes)
+    row = describe(outcome, _described(settings, config))
+    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
+    cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
+    print(*Table([cells]).lines(WIDTHS), flush=True)
+    if len(outcomes) > 1:  # the mean of each implementation, which is nan if all of its agents have diverged
+        print("  " + ", ".join(f"{name} {float(part.scores.nanmean()):.1f}" for name, part in outcomes.items()))
+    if row["failed"]:
+        print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
+    if "stays" in row:  # they were tested during the training
+        print_wrapped(f"  {speed_text(row)}")
     return outcome
 
 
@@ -355,21 +388,6 @@ def _described(settings: Settings, config: SearchConfig) -> SearchConfig:
     """Return the config for statistics of agents. If ``--time_limit`` shortens their episodes, it has no
     ``solved_reward``, which is a return of whole episodes."""
     return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
-
-
-def _print_row(title: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the row ``title`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
-    ``outcomes`` maps implementations to their results. If there are several, a second line has the mean return of each
-    implementation. If agents were tested in training, a line says how soon they solve the game."""
-    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
-    cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
-    print(*Table([cells]).lines(WIDTHS), flush=True)
-    if len(outcomes) > 1:  # a mean is nan if all agents have diverged
-        print("  " + ", ".join(f"{name} {float(outcome.scores.nanmean()):.1f}" for name, outcome in outcomes.items()))
-    if row["failed"]:
-        print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
-    if "stays" in row:
-        print_wrapped(f"  {speed_text(row)}")
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
@@ -434,15 +452,17 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
 def _real_spaces(proxy: Proxy) -> Spaces:
     """Return the observation and action spaces of the environment for which the proxy was learned. Raises ProxyError if
     this environment is unknown or has other spaces than the proxy."""
-    start = f"proxy {str(proxy.path)!r}: its"
+    problems: list[str] = []
     try:
         real_spaces = spaces_of(proxy.game)
-    except SettingError as error:
-        raise ProxyError(f"{start} {error}") from error
-    for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
-        proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
-        if proxy_value != real_value:
-            raise ProxyError(f"{start} {name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
+        for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
+            proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
+            if proxy_value != real_value:
+                problems.append(f"{name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
+    except SettingError as error:  # the environment is unknown
+        problems.append(str(error))
+    if problems:
+        raise ProxyError(f"proxy {str(proxy.path)!r}: its {problems[0]}")
     return real_spaces
 
 
@@ -473,10 +493,13 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings of fresh agents of implementation ``name`` as setting -> value, with the settings that decide
-    which settings exist. If agents of the same family trained in the search, ``name`` gets their values, except for
-    settings that distinguish the implementations of the family. Otherwise it gets the values of
-    `_values_for_other_family`. The content of the file is not checked, so this may raise anything."""
+    """Return the settings of fresh agents of implementation ``name``, setting -> value: the settings in the file of the
+    proxy, which are from its search. The content of the file is not checked, so this may raise anything.
+
+    If agents of the same family trained in the search, ``name`` gets their values, except for settings in which the
+    implementations of the family differ. Otherwise it gets the values of `_values_for_other_family`. The result also
+    has the proxy's settings, the game and the names of the implementations, which decide what other settings exist.
+    """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
@@ -494,8 +517,8 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     elif len(saved_names) == 1:  # all agents of the search are of one other family
         values |= _values_for_other_family(values, saved_settings, searched_agents[0])
     try:
-        family(proxy.implementation).proxy_defaults(values, proxy.game)  # only checks that the preset allows the agents
-    except SettingError:  # it does not; ``values`` already have the values of the preset
+        family(proxy.implementation).proxy_defaults(values, proxy.game)
+    except SettingError:  # the preset does not allow these agents, but ``values`` already have its settings
         values.pop("preset", None)
     return values
 
@@ -503,10 +526,13 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 def _values_for_other_family(
     choices: Mapping[str, Any], saved_settings: Mapping[str, Any], searched_agent: str
 ) -> dict[str, Any]:
-    """Return field -> value for agents of another family than the agent of the search. ``choices`` are the settings
-    that decide which settings exist, such as the implementation of the agents as ``agent``. A field gets the value of
-    the proxy's preset if the preset has another value for these agents than for ``searched_agent``, or a value only for
-    these agents. Otherwise it gets the value in ``saved_settings``. Fields that neither has are left out."""
+    """Return field -> value for the agents ``choices["agent"]``, if the agent of the search, ``searched_agent``, is of
+    another family. ``choices`` are the settings that decide which other settings exist.
+
+    A field gets the value of the proxy's preset if the preset has a value only for these agents, or another value for
+    them than for ``searched_agent``. Otherwise it gets the value in ``saved_settings``, the settings of the search.
+    Fields without such a value are left out.
+    """
     name = choices["agent"]
     both_agents = {**choices, "agent": f"{searched_agent},{name}"}
     try:

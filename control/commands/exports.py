@@ -117,10 +117,10 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     return model.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _safetensors(header: Header, tensors: Tensors) -> bytes:
-    """Return a file of safetensors with the header as metadata."""
-    return safetensors_numpy.save(dict(tensors), {KEY: json.dumps(header)})
-
-
-FORMATS = {".safetensors": _safetensors, ".js": _javascript, ".mjs": _javascript, ".onnx": _onnx}
+FORMATS = {
+    ".safetensors": lambda header, tensors: safetensors_numpy.save(dict(tensors), {KEY: json.dumps(header)}),
+    ".js": _javascript,
+    ".mjs": _javascript,
+    ".onnx": _onnx,
+}
 """Ending of a file -> function that returns its content."""

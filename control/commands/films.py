@@ -56,7 +56,7 @@ def film_side_by_side(settings: Settings) -> int:
     path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
-        # After an error, removes the new folders of the film. With ``film_out`` there is at most one.
+        # After an error, this removes the film's folder if it is empty. Without film_out, also the ones above it.
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))
         actors = [_actor(settings, entry.source, entry.role, stack) for entry in entries]
         with progress("filming") as watch:
@@ -146,9 +146,9 @@ def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy)
             assert isinstance(training.agent, InnerAgent)
             untrained_agent = training.agent.with_weights(training.agent.flat_parameters.detach().clone())
             return Actor(lambda: untrained_agent, f"{name}, untrained")
-        stage = f"the real {proxy.game}" if role == REAL else f"{proxy.path.stem}, which was learned"
+        game, _, _ = proxy.game.partition(",")  # without parameters of the environment
+        stage = f"the real {game}" if role == REAL else proxy.path.stem
         print(f"training {name} on {stage}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
             trained = loop.train_to_end(training, watch=watch)
-    short_stage, _, _ = stage.partition(",")  # without the parameters of an environment, or ", which was learned"
-    return Actor(lambda: trained.policy, f"{name}, {int(trained.steps[0]):,} steps on {short_stage}")
+    return Actor(lambda: trained.policy, f"{name}, {int(trained.steps[0]):,} steps on {stage}")

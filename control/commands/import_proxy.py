@@ -8,8 +8,8 @@ import torch
 
 from control.cli.settings import Settings, agents_of
 from control.commands.summary import command, show_next
-from control.loops.build import spaces_of
 from control.storage import run_dir
+from envs.make import spaces_of
 from envs.names import resolve
 from models.proxies import files, originals
 from models.registry import agent_and_proxy_defaults

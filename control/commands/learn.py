@@ -40,7 +40,6 @@ from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.board import show_learned
 from control.lightning.callbacks import StopWhenFlat
-from control.loops.build import spaces_of
 from control.loops.process import configure_process
 from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, write_page
@@ -50,10 +49,11 @@ from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.run_dir import BANDIT
-from envs.make import make_environment, stages_of
+from envs.make import make_environment, spaces_of, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files
+from models.proxies.search import load_presets
 from models.registry import default_config, parse_agents
 from models.settings import SettingError, rename_setting
 from models.spaces import Discrete, Spaces
@@ -77,7 +77,6 @@ _TRAINING_FRACTION = 0.95  # of the progress of the stage `teacher`; the rest is
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
-_EXAM_STEPS = 50_000  # training steps of an agent of the exam, with the settings of the preset `clone`
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
@@ -190,16 +189,16 @@ def learn(settings: Settings) -> int:
         print_over_bar("the same command with --resume goes on")
         raise
     folder = learned.folder
-    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
-    proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
-    commands: list[Command] = [("tensorboard", "--logdir", folder)]
-    commands += [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
-    files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
     seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too
     lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(seconds))]
+    files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
     for name, file in files.items():
         if (folder / file).exists():
             lines.append((name, f"{file} (open it in a browser)" if file == PAGE else file))
+    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
+    proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
+    commands: list[Command] = [("tensorboard", "--logdir", folder)]
+    commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1
 
@@ -314,7 +313,8 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         training = _train_teacher(task, watch_part(watch, 0, _TRAINING_FRACTION))
     act = teacher(task.teacher, task.game, task.spaces)
     score = _judge_policy(task, FunctionPolicy(act), "judging the teacher")
-    result = {**training, "policy": training.get("implementation", task.teacher), "score": dataclasses.asdict(score)}
+    policy_name = training.get("implementation", task.teacher)  # without a training, the user's file or function
+    result = {**training, "policy": policy_name, "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
     return result
@@ -471,7 +471,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
     it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
     play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain if
-    its agents come there clearly sooner, and have no lower returns in the end."""
+    its agents come near the teacher clearly sooner, and do not have lower returns in the end."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
@@ -506,7 +506,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
     # None: fewer than half of the agents are that good.
     learned_steps, task_steps = (arms[name]["median"] or math.inf for name in ("learned", "task"))
-    # A small difference may be chance. The comparison of finite steps is false for two infinite numbers.
+    # A small difference may be chance. Two infinite numbers would satisfy the second condition.
     is_clearly_sooner = math.isfinite(learned_steps) and learned_steps <= SOONER * task_steps
     # A reward that is quick at first may be worse in the end.
     is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])
@@ -565,8 +565,8 @@ def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **chan
 
 
 def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
-    """Return the score of a policy of one member in `_JUDGING_EPISODES` episodes of the task, which ``name``
-    determines."""
+    """Return the score of a policy of one member in `_JUDGING_EPISODES` episodes of the task. ``name`` determines the
+    seeds of these episodes."""
     envs = 16  # environments in parallel
     seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.time_limit)) as real:
@@ -597,7 +597,8 @@ def _command_text(task: Task) -> str:
 
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
-    left``. It is empty if they take less than a second."""
+    left``. It is empty if they take less than two seconds."""
+    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
     bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
     bandit_agents = task.options.exam_agents * len(learners(task.spaces))
@@ -608,15 +609,12 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
     seconds_of_stages = {
         "teacher": teacher_seconds,
         "bandit": _FIT_SECONDS + _FIT_STEPS * step,
-        "exam": (task.options.exam_steps or _EXAM_STEPS) * exam_step,
+        "exam": (task.options.exam_steps or clone_preset["inner_steps"]) * exam_step,
         "reward": _FIT_SECONDS + _FIT_STEPS * step,
         "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
     }
     seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
-    if seconds < 1:
-        return ""
-    if seconds < 120:
-        return f"; about {seconds:.0f} seconds left"
-    if seconds < 7200:
-        return f"; about {seconds / 60:.0f} minutes left"
-    return f"; about {seconds / 3600:.0f} hours left"
+    for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):
+        if seconds >= 2 * size:
+            return f"; about {seconds / size:.0f} {unit} left"
+    return ""

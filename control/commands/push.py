@@ -16,11 +16,12 @@ def check_hub(name: str) -> None:
     from huggingface_hub import get_token
 
     has_form = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII)  # user/name
+    problem = ""
     if not has_form or "--" in name or ".." in name:
-        allowed = "user/name, of letters, digits and single '-', '_' and '.'"
-        raise SettingError(f"push_to_hub is {name!r}, no name on the hub; allowed: {allowed}", "push_to_hub")
-    if not get_token():
+        problem = "no name on the hub; allowed: user/name, of letters, digits and single '-', '_' and '.'"
+    elif not get_token():
         problem = "but nobody is logged in: type hf auth login, or set HF_TOKEN"
+    if problem:
         raise SettingError(f"push_to_hub is {name!r}, {problem}", "push_to_hub")
 
 

@@ -17,13 +17,14 @@ from control.cli.errors import one_line
 from control.cli.settings import Settings
 from control.commands.exports import FORMATS, write
 from control.films.recording import film, new_film
-from control.loops.build import build_loop, spaces_of, take_weights
+from control.loops.build import build_loop, take_weights
 from control.loops.loop import Loop, as_observations, first_member_actions
 from control.loops.process import configure_process
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import read_metrics, run_folder_of
+from envs.make import spaces_of
 from envs.names import resolve
 from models.contract import Agent, Policy
 from models.settings import INTEGER, SettingError, UserError, check_value
@@ -269,10 +270,10 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     if network is None:
         problem = f"export: a single network does not describe the policy of {run.implementation} on {run.gamename}"
         allowed = "observations that are vectors or cells, and with desire_rank no command.return"
+    else:
+        problem, allowed = f"export is {str(path)!r}", f"a new file that ends with {', '.join(FORMATS)}"
+    if network is None or path.suffix not in FORMATS or path.exists():
         raise SettingError(f"{problem}; allowed: {allowed}", "export")
-    if path.suffix not in FORMATS or path.exists():
-        allowed = f"a new file that ends with {', '.join(FORMATS)}"
-        raise SettingError(f"export is {str(path)!r}; allowed: {allowed}", "export")
     header: dict[str, Any] = {
         "game": run.gamename,
         "implementation": run.implementation,

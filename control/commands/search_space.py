@@ -112,7 +112,9 @@ def search_space(settings: Settings) -> Space:
         families = families_of(settings.run.implementation, settings.run.agent)
         entries, _ = translate(entries, families, valid_flags)
         if not user_path:
-            set_names = {*settings.explicit_names, *(SHAPE if "hidden_sizes" in settings.explicit_names else ())}
+            set_names = {*settings.explicit_names}
+            if "hidden_sizes" in set_names:
+                set_names |= SHAPE.keys()
             entries = {name: entry for name, entry in entries.items() if name not in set_names}
         dimensions = {name: _dimension(name, entry, settings, valid_flags) for name, entry in entries.items()}
         if not dimensions:
@@ -195,20 +197,21 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
         ranges = [kind for kind, (_, types) in KINDS.items() if types]  # all kinds except "choice"
         if flag.kind.item is int:
             ranges = [kind for kind in ranges if kind.endswith("randint")]
-    if not isinstance(entry, dict) or len(entry) != 1:
-        allowed = " or ".join(["a list of choices", *ranges])
-        raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
-    ((kind, arguments),) = entry.items()  # the only item
-    if kind not in ("choice", *ranges):
-        raise SettingError(f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}")
-    if not isinstance(arguments, list) or not arguments:
-        allowed, _ = KINDS[kind]
-        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {allowed}")
-    return kind, arguments
+    line = f"{name} is {entry!r}; allowed: {' or '.join(['a list of choices', *ranges])}, with its numbers"
+    if isinstance(entry, dict) and len(entry) == 1:
+        ((kind, arguments),) = entry.items()  # the only item
+        if kind not in ("choice", *ranges):
+            line = f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}"
+        elif not isinstance(arguments, list) or not arguments:
+            line = f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}"
+        else:
+            return kind, arguments
+    raise SettingError(line)
 
 
 def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
-    """Return the value of a ``choice`` of a file, a text or a list of texts. Raises SettingError."""
+    """Return the value of the setting ``name`` for a ``choice`` in a file: a text or, for a setting that is a list,
+    also a list of texts. Raises SettingError if it does not fit the setting."""
     words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
     if not all(isinstance(word, str) for word in words):
         expected = "list of values" if flag.kind.is_list else "single value"
@@ -221,10 +224,10 @@ def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, floa
     ``arguments`` are the texts in the file. Raises SettingError if they are not valid."""
     allowed, types = KINDS[kind]
     try:
-        numbers = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
-        low, high, count = numbers if kind == "logspace" else (*numbers, 0)
-        if kind == "logspace":
-            low, high = 10.0**low, 10.0**high
+        low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
+        count = 0
+        if kind == "logspace":  # its numbers are exponents and a count
+            low, high, count = 10.0**low, 10.0**high, counts[0]
         is_ordered = -math.inf < low < high < math.inf
         has_logarithm = low > 0 or not kind.startswith("log")
         has_ends = count >= 2 or kind != "logspace"  # a grid has two points or more

@@ -42,16 +42,12 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
-        program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
-        shell_words = [shlex.quote(path_text(word)) for word in (_program(str(program)), *arguments)]
+        program, *arguments = map(path_text, words if words[0] == "tensorboard" else ("python", *words))
+        program_path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
+        if shutil.which(program) != program_path:  # the shell finds another program of this name, or none
+            program = path_text(Path(program_path))
+        shell_words = [shlex.quote(word) for word in (program, *arguments)]
         # NUL replaces blanks inside a word, so that the line does not break there. No word contains NUL.
         line = " ".join(word.replace(" ", "\0") for word in shell_words)
         wrapped_line = wrap_text(f"  {line}", sys.stdout, indent="    ", end=" \\")
         print(wrapped_line.replace("\0", " "), flush=True)
-
-
-def _program(name: str) -> str | Path:
-    """Return the word that starts the program ``name`` of this Python environment in a shell: ``name`` if the shell
-    finds this program, else the program's path."""
-    program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
-    return name if shutil.which(name) == str(program_path) else program_path

@@ -39,8 +39,8 @@ from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
-from models.registry import family, parse_agents
-from models.settings import HAS_NUMBA, SettingError, StopNow, UserError, names_with, raise_all
+from models.registry import family
+from models.settings import SettingError, StopNow, UserError, names_with, raise_all
 from understudy.files import PROXY_FILE
 
 Callbacks = Sequence[pl.Callback]
@@ -208,25 +208,19 @@ def build_module(settings: Settings) -> RunModule:
     return build_search(settings)
 
 
-def has_machine_code(settings: Settings) -> bool:
-    """Return whether a training with these settings uses machine code, so that it imports Numba."""
-    run = settings.run
-    names = [run.implementation] if settings.proxy is None else parse_agents(run.agent)
-    return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
-
-
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """Return the settings of the interrupted run, with the user's values (``settings``) for settings that may change
     when a run resumes. Raises SettingError if the user changes another setting."""
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     old_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # settings whose values are never taken from the checkpoint
-    # A search uses ``target_return`` only with ``quit_when_solved``. The user may change the first, so also the second.
+    # In a search, a ``target_return``, which the user may change, also switches ``quit_when_solved`` on.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
         changeable |= names_with(config, "outcome", False)  # settings that do not affect results
-    check_unchanged((explicit_names & old_values.keys()) - changeable, old_values, new_values)
+    names_of_run = explicit_names & old_values.keys()  # without settings of the command line alone, such as ``config``
+    check_unchanged(names_of_run - changeable, old_values, new_values)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     user_limits_steps = "total_steps" in explicit_names and new_values["total_steps"] is not None
@@ -290,26 +284,26 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
 
 def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield pairs ``(name, value)`` for the summary. The first has the best score, and whether it solves the
-    environment. If the score is not a greedy return, the best greedy return is added. If it is one, and the last greedy
-    return is lower, a second pair has the last greedy return."""
+    environment. If the score is a greedy return, a second pair has the last greedy return, unless that is the best. If
+    the score is of training episodes, the first pair also has the best greedy return."""
     loop = module.loop
     columns = run_dir.read_metrics(folder / "metrics.csv")  # with a row for each seed in each epoch
-    returns: dict[int, list[float]] = {}  # greedy ones of the seeds, by epoch
+    returns: dict[int, list[float]] = {}  # greedy returns of the seeds, by epoch
     for epoch, value in zip(columns.get("epoch", []), columns.get(GREEDY, []), strict=False):
         if math.isfinite(value):  # NaN: not evaluated
             returns.setdefault(int(epoch), []).append(value)
-    greedy = {epoch: sum(values) / len(values) for epoch, values in returns.items()}
+    mean_returns = {epoch: sum(values) / len(values) for epoch, values in returns.items()}
     text = f"{loop.score_name} {number_text(module.best)}"
     solved = solved_return(module.settings.run.gamename)
     if solved is not None and "return" in loop.score_name:
         text += f", {solved_verdict(module.best, solved)}"
-    if loop.score_tag != GREEDY and greedy:
-        text += f"; best greedy return {number_text(max(greedy.values()))}"
+    if loop.score_tag != GREEDY and mean_returns:
+        text += f"; best greedy return {number_text(max(mean_returns.values()))}"
     yield "best", text
-    if loop.score_tag == GREEDY and greedy:
-        last_epoch = max(greedy)
-        if greedy[last_epoch] < module.best:
-            yield "last", f"{number_text(greedy[last_epoch])} after epoch {last_epoch}"
+    if loop.score_tag == GREEDY and mean_returns:
+        last_epoch = max(mean_returns)
+        if mean_returns[last_epoch] < module.best:
+            yield "last", f"{number_text(mean_returns[last_epoch])} after epoch {last_epoch}"
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:

@@ -171,20 +171,16 @@ class Search:
             text = f"{status}: {problem}"
             self.problems.append(problem)
         else:
-            trial.status = "finished" if self._is_complete(trial) else "stopped early"
+            measure, length = trial_length(self.settings)
+            between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
+            next_evaluation = trial.last.get(measure, 0) + between_evaluations
+            # With a length in steps, the number of steps of the last evaluation is unknown.
+            is_complete = measure == "env_steps" or next_evaluation > length
+            trial.status = "finished" if is_complete else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
         num_ended = sum(other.status in ENDED for other in self.trials.values())
         self._print(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
         self.write()
-
-    def _is_complete(self, trial: Trial) -> bool:
-        """Return whether a trial has made its last evaluation or, if it consists of proxy searches, its last search."""
-        measure, length = trial_length(self.settings)
-        if measure == "env_steps":  # the number of steps of the last evaluation is unknown
-            return True
-        between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
-        next_evaluation = trial.last.get(measure, 0) + between_evaluations
-        return next_evaluation > length
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
@@ -343,9 +339,9 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from ``checkpoint``, but keep the learning rates of ``module``. With PBT the checkpoint may be
-    of another trial. So the best score is read from this trial's checkpoint ``best``; it is ``-inf`` if the file does
-    not exist. Overwrites these numbers in ``checkpoint``."""
+    """Restore ``module`` from ``checkpoint``, except for the learning rates, which remain, and the best score, which is
+    read from the checkpoint file ``best`` of this trial (``-inf`` if it does not exist). With PBT, ``checkpoint`` may
+    be of another trial. Changes the content of ``checkpoint``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]
@@ -399,21 +395,21 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
-    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. A UserError
-    says that all proxies had the same fitness or the mean diverged. It only ends the search, which is then unsolved. A
-    SettingError ends the trial."""
+    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. If it ends
+    early because all proxies have the same fitness or the mean has diverged, it counts as unsolved. Raises SettingError
+    for settings with which no search is possible."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if (folder / LAST_CHECKPOINT).exists():
             module.restore(checkpoints.load(folder / LAST_CHECKPOINT, resume=True))
+        module.log_all = False
         try:
-            module.log_all = False
             fit(module, folder, [Progress()])
-        except SettingError:  # a UserError too
-            raise
         except UserError as error:
+            if isinstance(error, SettingError):  # a subclass of UserError
+                raise
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
         is_solved = solved_reward is not None and module.mean_return >= solved_reward

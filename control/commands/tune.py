@@ -9,20 +9,23 @@ import os
 import random
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from control.cli.colour import note
 from control.cli.settings import Settings
 from control.commands import trials
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, trial_length
-from control.evolution.cluster import connected
+from control.evolution.cluster import START_SECONDS, connected
 from control.films.recording import check_recording
-from control.loops.build import checked_in_spaces, spaces_of
+from control.loops.build import checked_in_spaces
 from control.storage import run_dir
+from envs.make import spaces_of
 from envs.names import import_module
 from models.settings import SettingError, names_with, raise_all
 
@@ -102,7 +105,7 @@ def _run_trials(search: Search) -> None:
     interrupted = [trial.number for trial in search.interrupted]
     # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
-    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))
+    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))  # the first use of an id numbers it
 
     def name(trial: Any) -> str:
         """Return the name of a trial. It is a function, because Ray deep-copies other objects for every trial."""
@@ -139,7 +142,19 @@ def _run_trials(search: Search) -> None:
     )
     # Ray's warning advises ``reuse_actors=True``.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
-    tuner.fit()
+    statuses = {number: trial.status for number, trial in search.trials.items()}
+
+    def note_if_waiting() -> None:
+        """Print a note if no trial has started."""
+        if statuses == {number: trial.status for number, trial in search.trials.items()}:
+            note(f"no trial has started yet: Ray starts each on free cores ({run.num_workers} of a node)")
+
+    timer = threading.Timer(START_SECONDS, note_if_waiting)
+    timer.start()
+    try:
+        tuner.fit()
+    finally:
+        timer.cancel()
 
 
 def _perturbation_interval(settings: Settings) -> int:
@@ -157,16 +172,19 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    if not folder.is_dir():
-        raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
     trial_folder = folder / ray_tune.get_context().get_trial_name()
     run, search_config = settings.run, settings.subcommand
     saves_for_ray = search_config.tune_algorithm in DEPENDENT  # the algorithm continues trials from checkpoints
+    problem = ""
+    if not folder.is_dir():
+        problem = f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share"
     try:
         import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))
     except SettingError as error:
-        raise TrialFailed(str(error)) from None
+        problem = str(error)
+    if problem:
+        raise TrialFailed(problem)
     if saves_for_ray:
         settings = settings.replace(checkpoint_every=settings.schedule.eval_every)
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from control.cli.colour import note
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import first_line, import_module
@@ -48,6 +49,7 @@ _VARIABLES = {
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _GRACE_SECONDS = 1.0  # before tasks are cancelled
+START_SECONDS = 30.0  # after which a note says that no worker or trial has started
 
 
 @contextlib.contextmanager
@@ -63,7 +65,18 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     if address is None:  # with this value, all servers of the local instance listen only on 127.0.0.1
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
-        _check_cluster(address)
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")  # brackets around an IPv6 address
+        reason = ""
+        if not host or not port.isdecimal():
+            reason = "allowed: host:port of a cluster's head, or auto"
+        else:
+            try:  # Ray would try for minutes to connect
+                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+            except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
+                reason = getattr(error, "strerror", None) or str(error)
+        if reason:
+            raise _unreachable(address, reason)
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -89,29 +102,17 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         try:
             ray.init(**options)
         except Exception as error:  # Ray raises various errors, also a plain Exception
-            if address is not None:
-                raise _unreachable(address, first_line(error)) from error
             line = "Ray cannot start on this machine, which may be too busy or out of memory"
-            raise ProcessDied(f"{line}: {first_line(error)}") from error
+            failure: UserError = ProcessDied(f"{line}: {first_line(error)}")
+            if address is not None:
+                failure = _unreachable(address, first_line(error))
+            raise failure from error
         if threading.current_thread() is threading.main_thread():  # no other thread can set a handler
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _check_cluster(address: str) -> None:
-    """Raise UserError unless ``address`` is ``host:port`` and a program listens there. Ray would try for minutes to
-    connect."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise _unreachable(address, "allowed: host:port of a cluster's head, or auto")
-    try:
-        host = host.strip("[]")  # brackets around an IPv6 address
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
-        raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
 
 def _unreachable(address: str, reason: str) -> UserError:
@@ -142,7 +143,7 @@ class RayWorkers:
         self._tasks: list[Any] = []  # Ray's tasks of the latest `run`
         cleanup = contextlib.ExitStack()
         # Also runs when the program ends, so that no temporary folder remains.
-        self._close = weakref.finalize(self, cleanup.close)
+        self.close = weakref.finalize(self, cleanup.close)  # stops the workers, and Ray if it is local
         in_trial = "ray" in sys.modules and sys.modules["ray"].is_initialized()
         try:
             if not in_trial:
@@ -154,7 +155,7 @@ class RayWorkers:
             cores = 0 if in_trial else 1
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
-            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)])
+            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], are_starts=True)
         except BaseException:
             self.close()
             raise
@@ -177,18 +178,19 @@ class RayWorkers:
         outcome.test_seconds = max(part.test_seconds for part in outcomes)
         return outcome
 
-    def close(self) -> None:
-        """Stop the workers, and Ray if it is local."""
-        self._close()
-
-    def _results(self, tasks: list[Any]) -> list[Any]:
+    def _results(self, tasks: list[Any], are_starts: bool = False) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`)."""
+        error (`_error_of_task`). ``are_starts`` is whether the tasks only start the workers; if that takes long, a note
+        says so."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
-            concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
+            timeout = START_SECONDS if are_starts else None
+            done, unfinished = concurrent.futures.wait(futures, timeout, FIRST_EXCEPTION)
+            if unfinished and not any(future.exception() for future in done):
+                note(f"waiting for {len(unfinished)} of {self._num_workers} workers: Ray starts each on a free core")
+                concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for number, future in enumerate(futures, start=1):
                 if future.done() and (error := future.exception()) is not None:
                     raise _error_of_task(error, f"worker {number} of {self._num_workers}") from None

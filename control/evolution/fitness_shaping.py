@@ -129,4 +129,5 @@ def centred_ranks(fitness: Tensor) -> Tensor:
     """
     n = len(fitness)
     ranks = torch.arange(n - 1, -1, -1, dtype=torch.float64)  # 0 is the worst
-    return (_by_rank(fitness, ranks) - (n - 1) / 2) / max(n - 1, 1)
+    mean_rank, highest_rank = (n - 1) / 2, n - 1
+    return (_by_rank(fitness, ranks) - mean_rank) / max(highest_rank, 1)  # 1: no division by 0 if n = 1

@@ -112,7 +112,7 @@ class InitialSearch:
         """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest
         average fitness. One agent trains on each copy. All these agents have the same seed, apart from the remainder
         that selects an implementation (`fresh_seeds`)."""
-        num_candidates, num_copies, stages = len(candidates), self.config.initial_members, self.stages
+        num_copies, stages = self.config.initial_members, self.stages
         proxies: list[Tensor] = []
         for i, candidate in enumerate(candidates):
             streams = Streams([derive_seed(self.seed, f"initial perturbation {i}")])
@@ -121,10 +121,9 @@ class InitialSearch:
             proxies.append(stages.with_searched_part(searched + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.kinds  # a multiple of `kinds`
-        seeds = [base_seed + i % self.kinds for i in range(num_copies)] * num_candidates  # the same for all candidates
+        seeds = [base_seed + i % self.kinds for i in range(num_copies)] * len(candidates)  # the same for all
         scores = objective(self.train(torch.cat(proxies), seeds), self.config)
-        # [C]; NaN, if an agent diverged, counts as the worst fitness.
-        fitness = scores.view(num_candidates, num_copies).mean(1).nan_to_num(-torch.inf)
+        fitness = scores.view(-1, num_copies).mean(1).nan_to_num(-torch.inf)  # [C]; NaN if an agent diverged
         return candidates[int(fitness.argmax())]
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:

@@ -150,7 +150,7 @@ def train(
     while steps_done < steps and running.any():
         next_steps = steps - steps_done  # to make before the next test or report
         if test is not None:
-            next_steps = min(next_steps, test_every - steps_done % test_every)
+            next_steps = min(next_steps, test_every - steps_done % test_every)  # steps until the next test
         if watch is not None:
             remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)  # of all agents' steps
             watch(1 - remaining_fraction)
@@ -160,8 +160,8 @@ def train(
             is_running = running[all_ended.members]
             if not stops_early or not is_running.any():
                 continue
-            # Rules may be slow, so they only get the episodes of running members.
-            ended = Ended(*(column[is_running] for column in all_ended))
+            # Rules may be slow, so they only get the episodes of running members, with all fields of `Ended`.
+            ended = Ended(*(field[is_running] for field in all_ended))
             num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
             is_done = torch.zeros(len(ended.members), dtype=torch.bool)
             if rule is not None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.loops.build import build_loop, spaces_of, take_weights
+from control.loops.build import build_loop, take_weights
 from control.loops.loop import first_member_actions
 from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.storage import checkpoints
@@ -29,9 +29,9 @@ from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
 from envs.gymnasium_adapter import equals_spaces
-from envs.make import Stages, make_environment
+from envs.make import Stages, make_environment, spaces_of
 from envs.names import first_line
-from models.registry import family
+from models.registry import agent_class, family
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
@@ -94,20 +94,21 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
-            problem = f", which gives {list(output.shape)} numbers for {len(obs)} observations"
-            raise policy_error(source, problem, f"{[len(obs), *shape]}")
-        if not output.float().isfinite().all():
-            raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
-        if wants_values:
+            problem, allowed = f"{list(output.shape)} numbers for {len(obs)} observations", f"{[len(obs), *shape]}"
+        elif not output.float().isfinite().all():
+            problem, allowed = "numbers that are not finite", "finite numbers"
+        elif wants_values:
             return output.float()
-        if not isinstance(actions, Discrete):
+        elif not isinstance(actions, Discrete):
             return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
-        numbers = output.long()
-        is_valid = (output == numbers) & (numbers >= 0) & (numbers < actions.n)
-        if not is_valid.all():
-            problem = f", which gives the action {output[~is_valid][0].item()}"
-            raise policy_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
-        return numbers
+        else:
+            numbers = output.long()
+            is_valid = (output == numbers) & (numbers >= 0) & (numbers < actions.n)
+            if is_valid.all():
+                return numbers
+            problem = f"the action {output[~is_valid][0].item()}"
+            allowed = f"whole numbers, 0 to {actions.n - 1}"
+        raise policy_error(source, f", which gives {problem}", allowed)
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors of an unsuitable policy now
@@ -145,16 +146,20 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
         raise policy_error(source, problem, allowed) from error
     run = checkpoint.settings.run
+    problem = allowed = ""
     if family(run.implementation).learns_from == "evolution":
-        raise policy_error(source, ", a search without a winner", "a proxy, or an agent's checkpoint")
-    if run.gamename.partition(",")[0] != game.partition(",")[0]:
-        raise policy_error(source, f", an agent on {run.gamename}", f"one on {game}")
+        problem, allowed = ", a search without a winner", "a proxy, or an agent's checkpoint"
+    elif run.gamename.partition(",")[0] != game.partition(",")[0]:
+        problem, allowed = f", an agent on {run.gamename}", f"one on {game}"
+    elif wants_values and not hasattr(agent_class(run.implementation), "values"):
+        problem, allowed = f", but {run.implementation} has no value of each action", "clone_of actions"
+    if problem:
+        raise policy_error(source, problem, allowed)
     with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
-    if wants_values and not hasattr(agent, "values"):
-        raise policy_error(source, f", but {run.implementation} has no value of each action", "clone_of actions")
 
+    @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
         """Return the action values ``[N, A]`` or the greedy actions for ``obs [N, S]``."""
         if wants_values:
@@ -162,7 +167,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
         return first_member_actions(policy, obs)
 
-    return torch.no_grad()(act)
+    return act
 
 
 def _is_sb3_agent(source: str) -> bool:
@@ -183,12 +188,14 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     is_discrete = isinstance(spaces.actions, Discrete)
     is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
     has_shape = is_cell or obs_space.shape == spaces.obs_shape  # `predict` takes no flattened observations
+    problem = allowed = ""
     if not has_shape or not equals_spaces(obs_space, action_space, spaces):
+        problem = f" for {obs_space} and {action_space}"
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
-        raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
-    if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
-        name = type(model).__name__
-        raise policy_error(source, f"{_SB3_DESCRIPTION}, but {name} has no value of each action", "clone_of actions")
+    elif wants_values and not hasattr(model, "q_net"):  # only DQN has action values
+        problem, allowed = f", but {type(model).__name__} has no value of each action", "clone_of actions"
+    if problem:
+        raise policy_error(source, f"{_SB3_DESCRIPTION}{problem}", allowed)
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
@@ -219,12 +226,11 @@ def _load_sb3_model(source: str) -> Any:
         for schedule in ("lr_schedule", "clip_range", "exploration_schedule"):
             replaced[schedule] = lambda progress: 0.0
         return getattr(library, class_name).load(source, device="cpu", custom_objects=replaced)
-    except ModuleNotFoundError as error:
-        problem = f"{_SB3_DESCRIPTION}, which needs the module {error.name}"
-        raise policy_error(source, problem, "pip install stable-baselines3") from error
     except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
-        problem = f"{_SB3_DESCRIPTION}, which cannot be loaded: {first_line(error)}"
-        raise policy_error(source, problem, "PPO, A2C, DQN, SAC, TD3, DDPG") from error
+        problem, allowed = f"which cannot be loaded: {first_line(error)}", "PPO, A2C, DQN, SAC, TD3, DDPG"
+        if isinstance(error, ModuleNotFoundError):
+            problem, allowed = f"which needs the module {error.name}", "pip install stable-baselines3"
+        raise policy_error(source, f"{_SB3_DESCRIPTION}, {problem}", allowed) from error
 
 
 def visited_states(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.progress import Watch, progress
+from control.cli.progress import Watch
 from control.cli.settings import RunConfig
 from control.cli.words import as_word
 from control.films.encoding import encoder, gif, mp4
@@ -53,36 +53,11 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
             environment.frame(0, 0)
         encoder()
     except UserError as error:
-        # If the game cannot be built without rendering either, this raises an error that does not name the setting.
+        # A game that cannot be made without rendering either has another problem, whose error this line raises.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
         reason = str(error).removeprefix("record: ")  # of errors about rendering, which name that setting
         line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
         raise SettingError(line, setting) from error
-
-
-def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
-    """Film an evaluation and return a line for the user, such as ``video: .../eval_best_0.mp4 (greedy: one episode,
-    return 500)``.
-
-    The film shows the first member of ``loop`` in a new file ``eval_STEM_N.mp4`` of the run that ``checkpoint`` belongs
-    to (`new_film`). The run's seeds and the text ``name`` determine the episodes; actions are sampled if ``sample``,
-    otherwise greedy. With ``run.record``, there are ``record_episodes`` episodes and a GIF, and UserError or OSError is
-    raised if they cannot be written. Otherwise there is one episode, and the line says if it could not be filmed.
-    """
-    path = new_film(checkpoint, f"eval_{stem}")
-    try:
-        episodes = run.record_episodes if run.record else 1
-        with progress("filming") as watch:
-            returns = film(loop, run, path, name, sample, episodes, with_gif=run.record, watch=watch)
-    except (UserError, OSError) as error:
-        if run.record:
-            raise
-        return f"note: no film ({str(error).removeprefix('record: ')})"
-    text = f"{'drawn actions' if sample else 'greedy'}: {returns_text(returns)}"
-    if len(loop.seeds) > 1:
-        text = f"{filmed_seed_text(loop.seeds)}, {text}"
-    gif_line = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
-    return f"video: {path} ({text}){gif_line}"
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings
 from control.lightning.module import RunModule
-from control.loops.build import build_loop, take_weights, with_missing_features
+from control.loops.build import build_loop, take_weights
 from control.loops.loop import Loop, as_observations, first_member_actions
 from control.reports import tags
 from control.reports.tables import number_text
@@ -32,8 +32,7 @@ class AgentModule(RunModule):
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
         # Whether the loop chose machine code or torch is stored, so that a resumed run uses the same.
-        settings = settings.replace(compiled=loop.compiled)
-        super().__init__(with_missing_features(settings, loop.agents[0].spaces))
+        super().__init__(loop.settings.replace(compiled=loop.compiled))
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
         # A short run has five evaluations at least, unless the user chose another interval than the default.
@@ -65,9 +64,12 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch. Lightning evaluates every `check_val_every_n_epoch` epochs, but a short run would then have
-        fewer than ``evaluations``. Therefore the run is divided into so many equal parts, and an epoch that ends a part
-        is evaluated here if fewer regular evaluations were made than parts have ended."""
+        """Train an epoch, and evaluate after it if evaluations are too rare.
+
+        Lightning evaluates every `check_val_every_n_epoch` epochs. In a short run, these are fewer evaluations than the
+        number ``evaluations``. So the run is divided into ``evaluations`` equal parts. After the epoch in which a part
+        ends, there is an evaluation here if more parts have ended than regular evaluations were made.
+        """
         parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
         parts = self.evaluations if self.is_over() else self._num_ended_parts()  # a target may end the run early

@@ -103,8 +103,7 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     if settings.proxy is not None:
         identity["agent"] = run.agent
     defaults, values = default_settings(settings), effective_values(settings)
-    command_parts = values.pop("command", {})  # so that the loop below does not see it
-    command = {f"command.{name}": value for name, value in command_parts.items()}
+    command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     learning_settings = {name for config in settings.configs for name in names_with(config, "hparam")}
     other_settings = {}
     for name, value in values.items():

@@ -42,11 +42,11 @@ class Progress(Callback):
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._row_steps = 0  # environment steps at the latest printed row
         self._row_time = 0.0
-        # The time left is estimated from the progress after a finished fraction of the training and its time.
+        # The finished fraction of the training, and the time, from which on the speed of the training is estimated.
         self._start_fraction = self._start_time = 0.0
         self._fraction = 0.0  # finished fraction of the training at the start of the epoch
         self._epoch_lines = Lines()  # without a bar: lines about a long epoch
-        self._run_lines = Lines()  # without a bar: times of rows of epochs that the module does not report
+        self._run_lines = Lines()  # without a bar: the clock for rows of epochs that the module does not report
         self._table = RowTable()
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
@@ -70,23 +70,25 @@ class Progress(Callback):
         module.watch(0.0)
 
     def _show(self, module: RunModule, fraction: float, number: int) -> None:
-        """Show that a ``fraction`` of epoch ``number`` is finished, or of the work before the first epoch if ``number``
-        is 0. The bar shows the progress of the whole run, except before the first epoch."""
+        """Show that a ``fraction`` of epoch ``number`` is finished. Number 0 is the work before the first epoch. The
+        bar shows this fraction for number 0, and the finished fraction of the whole run for an epoch."""
         label = f"{module.unit} {_number_text(module, number)}" if number else f"before the first {module.unit}"
         if self.bar is None:
             self._epoch_lines.show(label, fraction)
-        elif time.perf_counter() - self._last_update >= self.bar.mininterval:
-            self._last_update = time.perf_counter()
-            shown_fraction = fraction
-            if number:
-                num_earlier = max(1, number - 1 - module.epochs_before)  # epochs of this process
-                mean_size = (self._fraction - self._start_fraction) / num_earlier
-                epoch_size = 1 / module.epochs if module.epochs else mean_size  # as a fraction of the run
-                shown_fraction = min(1.0, self._fraction + fraction * epoch_size)
-                self.bar.bar_format = BAR.format(self._time_left(module, shown_fraction))
-            self.bar.desc = label
-            self.bar.n = shown_fraction
-            self.bar.refresh()
+            return
+        if time.perf_counter() - self._last_update < self.bar.mininterval:
+            return
+        self._last_update = time.perf_counter()
+        self.bar.n = fraction
+        if number:
+            if module.epochs:
+                epoch_size = 1 / module.epochs  # an epoch as a fraction of the run
+            else:  # the mean of the earlier epochs of this process
+                epoch_size = (self._fraction - self._start_fraction) / max(1, number - 1 - module.epochs_before)
+            self.bar.n = min(1.0, self._fraction + fraction * epoch_size)
+            self.bar.bar_format = BAR.format(self._time_left(module, self.bar.n))
+        self.bar.desc = label
+        self.bar.refresh()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""

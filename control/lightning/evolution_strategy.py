@@ -101,7 +101,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
         """Begin a search at the module's first mean or, in a resumed run, continue from the restored mean."""
         if self.strategy is None:
             module.set_mean(module.first_mean())
-            self.start(module.search_vector(), 1)
+            self.start(module.search_vector(), generation=1)
         else:
             self.check_fits(module)
         module.set_mean(module.proxies(self.mean))  # all D parameters, from the K that are searched
@@ -119,17 +119,27 @@ class EvolutionStrategy(Stateful, pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Offer the mean to the archive, and move it by the fitness of the generation. If the mean solves the task and
-        the search ends for that reason, do not move it. After every `RESTART_EVERY` flat generations in a row, restart
-        the search instead. Raises UserError after `FLAT_LIMIT` of them, or if the mean is not finite."""
+        the search ends for that reason, do not move it. A generation is flat if all proxies have the same fitness
+        without solving the task. After every `RESTART_EVERY` flat generations in a row, restart the search instead.
+        Raises UserError after `FLAT_LIMIT` of them, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
         self._archive_mean(module)
         if module.has_solved():
             return
-        self._count_flat_generations(module)
-        if self.flat_generations > 0 and self.flat_generations % RESTART_EVERY == 0:
-            self._restart(module)
+        finite = module.fitness[module.fitness.isfinite()]
+        is_flat = len(finite) > 1 and bool((finite == finite[0]).all()) and not module.population_solves()
+        self.flat_generations = self.flat_generations + 1 if is_flat else 0
+        generations = f"for {self.flat_generations} generations"
+        problem = f"{generations} all proxies have had the same fitness, so there is nothing to climb"
+        if self.flat_generations == FLAT_LIMIT:
+            raise UserError(
+                f"{problem} and the search stops; metrics and checkpoint are kept: another start (start_from), a "
+                "larger inner_steps, noise_std or test_limit may help"
+            )
+        if is_flat and self.flat_generations % RESTART_EVERY == 0:
+            self._restart(module, problem)
         else:
             metrics = self.tell(module.selection_fitness, module.mean_fitness)
             module.row |= {f"search/{name}": torch.tensor([value]) for name, value in metrics.items()}
@@ -147,36 +157,15 @@ class EvolutionStrategy(Stateful, pl.Callback):
             return
         archive = self.archive
         limit = self.config.at(self.generation).test_limit
-        comparable = []
-        for entry in archive.entries:
-            _, generation, _ = entry
-            if self.config.at(generation).test_limit == limit:
-                comparable.append(entry)
+        comparable = [entry for entry in archive.entries if self.config.at(entry[1]).test_limit == limit]
         if len(comparable) < len(archive.entries):
             archive.entries = comparable
             module.best = -math.inf  # so that the next score is the best, and is saved
         archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
 
-    def _count_flat_generations(self, module: Any) -> None:
-        """Add 1 to ``flat_generations`` if all proxies have the same fitness without solving the task, otherwise set it
-        to 0. Raises UserError at the last of `FLAT_LIMIT` flat generations in a row."""
-        finite = module.fitness[module.fitness.isfinite()]
-        is_flat = len(finite) > 1 and bool((finite == finite[0]).all()) and not module.population_solves()
-        self.flat_generations = self.flat_generations + 1 if is_flat else 0
-        if self.flat_generations == FLAT_LIMIT:
-            raise UserError(
-                f"{self._flat_text()} and the search stops; metrics and checkpoint are kept: another start "
-                "(start_from), a larger inner_steps, noise_std or test_limit may help"
-            )
-
-    def _flat_text(self) -> str:
-        """Return the first part of a message about several flat generations."""
-        generations = f"for {self.flat_generations} generations"
-        return f"{generations} all proxies have had the same fitness, so there is nothing to climb"
-
-    def _restart(self, module: Any) -> None:
-        """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
-        is set, the initial mean is drawn anew."""
+    def _restart(self, module: Any, problem: str) -> None:
+        """Restart the search, and print a note that begins with the ``problem``. The noise doubles. Unless
+        ``start_from`` is set, the initial mean is drawn anew."""
         self.restarts += 1  # `start` doubles the noise for each restart
         mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:
@@ -185,6 +174,6 @@ class EvolutionStrategy(Stateful, pl.Callback):
         self.start(mean, self.generation)
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         note(
-            f"{self._flat_text()}: the search starts from {mean_text} with noise_std {noise_std:.3g}; a larger "
+            f"{problem}: the search starts from {mean_text} with noise_std {noise_std:.3g}; a larger "
             "inner_steps or test_limit may help"
         )

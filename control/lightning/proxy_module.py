@@ -49,6 +49,7 @@ class ProxyModule(RunModule):
 
     unit = "generation"
     evolves = True  # whether an `EvolutionStrategy` moves the mean
+    real_label = "real"  # the name of the printed column of `real_steps`
     saved = (*RunModule.saved, "real_steps", "mean_return", "first_scores")
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
@@ -66,10 +67,9 @@ class ProxyModule(RunModule):
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
-        real_text = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-            f"{self.steps_kind}: steps of all agents, {real_text}"
+            f"{self.steps_kind}: steps of all agents, {self.real_label}: steps of tests"
         )
 
     @torch.no_grad()
@@ -126,9 +126,9 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the average return of the generation's agents reaches ``solved_reward``, and the average
-        fitness of its population too. Both must, because fitness may contain more than the return. False if tests have
-        a shorter time limit than the final one; otherwise, True if all agents diverged."""
+        """Return whether the population of this generation solves the task: both the average return of its agents and
+        its average fitness reach ``solved_reward``. (Fitness may contain more than the return.) Return False if tests
+        do not have the final time limit yet. Otherwise, return True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False
@@ -147,11 +147,9 @@ class ProxyModule(RunModule):
             self.set_mean(mean)
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
         proxies, seeds = generation_agents(self.population, mean, config, seed, self.num_kinds, self.epoch, name)
-        changes: dict[str, Any] = {"by_target": config.scored_by == "target"}
-        if config.inner_steps != self.config.inner_steps:  # in the second phase
-            changes["inner_steps"] = config.inner_steps
         start = time.perf_counter()
-        self.outcome = self._train_fresh(proxies, seeds, **changes)
+        tests_target = config.scored_by == "target"
+        self.outcome = self._train_fresh(proxies, seeds, by_target=tests_target, inner_steps=config.inner_steps)
         seconds = time.perf_counter() - start
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,
@@ -268,10 +266,7 @@ class ProxyModule(RunModule):
             columns |= {name: f"{score:.1f}" for name, score in self.return_by_agent.items()}
         if num_failed := int((~self.fitness.isfinite()).sum()):
             columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
-        # Agents with learned rewards train in the real environment. The first column has these steps, and `real_steps`
-        # counts only the steps of tests, hence the other name.
-        real_label = "tests" if self.steps_kind == "training" else "real"
-        return columns | {real_label: f"{self.real_steps:10,}"}
+        return columns | {self.real_label: f"{self.real_steps:10,}"}
 
     def is_reported(self) -> bool:
         """Return whether this generation's row is printed: the rows of the first generation of the process, of the last
@@ -322,7 +317,8 @@ class RewardNetworkModule(ProxyModule):
     discount, for potentials. A sixth is I numbers of the environment's info, ``[B, I]``, for modes that use them.
     """
 
-    steps_kind = "training"
+    steps_kind = "training"  # also in the real environment, so the column of `real_steps` has another name
+    real_label = "tests"
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
@@ -342,11 +338,27 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     for name in parse_agents(run.agent):  # the agents that train on proxies, such as "PPO,DDQN"
         check_spaces(run, agent_class(name), stages.spaces, name)
     settings = checked_in_spaces(settings, stages.spaces, reasons=stages.ineffective())
-    _check_agent_counts(settings)
-    _check_start(settings.proxy, stages, run.gamename)  # before files are written
+    search, num_kinds = settings.proxy, len(parse_agents(run.agent))
+    if search.common_random_numbers and search.agents_take_turns == "seeds":  # the agents of a proxy alternate
+        for name in ("agents_per_proxy", "second_agents"):
+            count = getattr(search, name)
+            if count is not None and count % num_kinds:
+                line = f"{name} is {count}, but agent is {run.agent!r}; allowed: a multiple of {num_kinds}"
+                raise SettingError(line, name)
+    # Raise the errors of ``start_from`` before files are written.
+    start = search.start_from
+    if start is None:
+        stages.check_start()
+    elif is_teacher(start):
+        teacher(start, run.gamename, stages.spaces, wants_values=stages.check_policy(start))
+    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
+        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
+        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
+    else:
+        first_parameters(start, search, stages.spaces, run.gamename)
 
-    inner_loop = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename)
-    compiled = decide_compiled(settings, run.agent, is_supported=inner_loop.runs_compiled)
+    inner_loop = InnerLoop(search, run.agent, settings.agent, run.gamename)
+    compiled = decide_compiled(settings, inner_loop.runs_compiled)
     settings = settings.replace(compiled=compiled)
     if settings.proxy.compiled:
         from models.machine import cache_folder  # imports Numba
@@ -360,30 +372,3 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
-
-
-def _check_agent_counts(settings: Settings) -> None:
-    """Raise SettingError if several implementations of agents alternate on each proxy, but the number of agents of a
-    proxy (``agents_per_proxy`` or ``second_agents``) is no multiple of the number of implementations."""
-    search, agent = settings.proxy, settings.run.agent
-    num_kinds = len(parse_agents(agent))
-    if search.common_random_numbers and search.agents_take_turns == "seeds":  # the agents of a proxy alternate
-        for name in ("agents_per_proxy", "second_agents"):
-            count = getattr(search, name)
-            if count is not None and count % num_kinds:
-                line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_kinds}"
-                raise SettingError(line, name)
-
-
-def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
-    """Raise SettingError if a search with these settings cannot start from ``start_from``, or from random proxies."""
-    start = search.start_from
-    if start is None:
-        stages.check_start()
-    elif is_teacher(start):
-        teacher(start, game, stages.spaces, wants_values=stages.check_policy(start))  # raises the errors
-    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
-        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
-        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
-    else:
-        first_parameters(start, search, stages.spaces, game)  # raises the error

@@ -5,6 +5,7 @@ The members of a run are independent agents, one per seed, that are trained toge
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -15,9 +16,9 @@ from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
 from control.loops.steps import StepGroups, StepLoop
 from control.storage.checkpoints import Checkpoint, CheckpointError
-from envs.make import make_environment
+from envs.make import spaces_of
 from models.contract import Agent
-from models.registry import agent_class, family, inner_agents
+from models.registry import agent_class, family, inner_agents, parse_agents
 from models.settings import HAS_NUMBA, SettingError
 from models.spaces import Discrete, Spaces
 from models.state import StateError, check_like
@@ -36,7 +37,9 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         loop = EpisodeLoop(settings)
     else:
         loop = StepGroups(settings)
-        loop.compiled = for_training and _use_machine_code(settings, [group.loop for group in loop.groups])
+        loop.compiled = for_training and decide_compiled(
+            settings, partial(_use_machine_code, loop.groups, run.num_threads)
+        )
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -44,6 +47,14 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         supported = ", ".join(command_names) or "no command"
         raise SettingError(f"{', '.join(unknown_names)} has no effect: {run.implementation} here follows {supported}")
     return loop
+
+
+def _use_machine_code(loops: Sequence[StepLoop], threads: int) -> bool:
+    """Let the agents of ``loops`` train in machine code if they can. Return whether all of them do."""
+    from control.loops.compiled import use_machine_code  # imports Numba
+
+    # A list, so that every loop is changed. With a generator, `all` would end at the first False.
+    return all([use_machine_code(loop, threads) for loop in loops])
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
@@ -57,13 +68,6 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
             f"checkpoint {str(checkpoint.path)!r} is of {run.implementation} on {run.gamename}, whose networks are "
             "others; allowed: one with the same network settings, spaces and num_seeds"
         ) from error
-
-
-def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
-    """Return the spaces of the environment ``game``. ``time_limit`` replaces its time limit, unless it is None."""
-    environment = make_environment(game, 1, 1, time_limit=time_limit)
-    environment.close()
-    return environment.spaces
 
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
@@ -128,22 +132,30 @@ def check_accelerator(run: RunConfig) -> None:
         raise SettingError(f"accelerator is {run.accelerator!r} (cuda){problem}", "accelerator")
 
 
-def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
-    """Return whether agents of the implementation ``agent`` train in machine code. They do if the setting ``compiled``
-    is on and ``is_supported()``, which is called only then, returns True.
+def has_machine_code(settings: Settings) -> bool:
+    """Return whether some of the agents have machine code. Some settings of these agents may still need torch."""
+    run = settings.run
+    names = [run.implementation] if settings.proxy is None else parse_agents(run.agent)
+    return any(family(name).has_machine_code for name in names)
+
+
+def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> bool:
+    """Return whether agents train in machine code. They do if the setting ``compiled`` is on, they have machine code,
+    and ``is_supported()``, which is called only then, returns True.
 
     Raises SettingError if machine code is impossible, but the user, or the run to resume, switched ``compiled`` on. A
     note is printed if Numba is missing, or if machine code cannot be cached.
     """
     is_required = "compiled" in settings.explicit_names
     if not settings.value("compiled"):
-        if not (HAS_NUMBA or is_required):  # without Numba, ``compiled`` is off by default
+        if has_machine_code(settings) and not (HAS_NUMBA or is_required):  # without Numba, ``compiled`` is off
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
     problem = ""
     if not HAS_NUMBA:
         problem = "Numba is not installed"
-    elif not is_supported():
+    elif not (has_machine_code(settings) and is_supported()):
+        agent = settings.run.implementation if settings.proxy is None else settings.run.agent
         problem = f"{agent} with these settings has no machine code"
     if problem and is_required:
         raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
@@ -155,27 +167,3 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
         return True
     note("the cache folder for machine code is not writable, so agents train in torch; --compiled compiles each time")
     return False
-
-
-def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
-    """Make the ``loops`` of one implementation train in machine code if settings and agent permit it. Return whether
-    they do.
-
-    Without Numba, return False at once if the implementation has no machine code. In all other cases, `decide_compiled`
-    decides, prints its notes, and raises SettingError if the user requires machine code that is impossible.
-    """
-    has_machine_code = family(settings.run.implementation).has_machine_code
-    if not (has_machine_code or HAS_NUMBA):
-        return False  # `decide_compiled` would recommend Numba, which would not help this implementation
-
-    def change_loops() -> bool:
-        """Make each loop use machine code if it can. Return whether all of them do. `decide_compiled` calls this only
-        if the setting ``compiled`` is on."""
-        if not has_machine_code:
-            return False
-        from control.loops.compiled import use_machine_code  # imports Numba
-
-        # A list, so that every loop is changed. With a generator, `all` would end at the first False.
-        return all([use_machine_code(loop, settings.run.num_threads) for loop in loops])
-
-    return decide_compiled(settings, settings.run.implementation, is_supported=change_loops)

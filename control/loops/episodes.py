@@ -55,7 +55,8 @@ class EpisodeLoop(Loop):
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
             self.score_name = f"mean return of the last {schedule.running_mean} episodes"
-        self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns; 1: not used
+        # Training returns. Without a running mean it is not used, so it has the smallest size.
+        self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
@@ -67,7 +68,8 @@ class EpisodeLoop(Loop):
             for trajectory in recording.trajectories(len(self.seeds)):
                 self.agent.observe(trajectory)
         for count in rounds(self.schedule.warm_up, self.environment.envs):
-            self.agent.observe(self._play(RandomPolicy(self.environment.spaces, count, self.streams.fork()), count))
+            policy = RandomPolicy(self.environment.spaces, count, self.streams.fork())
+            self.agent.observe(self._play(policy, count))
 
     def epoch(self) -> dict[str, Tensor]:
         """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). An off-policy agent learns
@@ -115,7 +117,13 @@ class EpisodeLoop(Loop):
             policy = self.agent.begin(count, streams, sample=True, command=self.command)
         trajectory = self._play(policy, count)
         returns = trajectory.returns
-        row = self._update_running_mean(returns)
+        row: dict[str, Tensor] = {}
+        if self.schedule.running_mean:
+            members = torch.arange(len(self.seeds))
+            self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
+            mean = self.recent.mean(members, self.schedule.running_mean)
+            self.best_mean = torch.maximum(self.best_mean, mean)
+            row |= {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
         row |= {
             "rollout/return_mean": returns.mean(1),
             "rollout/return_std": returns.std(1, correction=0),
@@ -132,17 +140,6 @@ class EpisodeLoop(Loop):
         self._check_returns(trajectory.returns.isfinite())
         self.env_steps = self.env_steps + trajectory.lengths.sum(1)
         return trajectory
-
-    def _update_running_mean(self, returns: Tensor) -> dict[str, Tensor]:
-        """Update the running mean with ``returns [M, E]``. Return the mean and its best value so far, ``{tag: [M]}``;
-        empty if the schedule has no running mean."""
-        if not self.schedule.running_mean:
-            return {}
-        members = torch.arange(len(self.seeds))
-        self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
-        mean = self.recent.mean(members, self.schedule.running_mean)
-        self.best_mean = torch.maximum(self.best_mean, mean)
-        return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
     def has_reached_target(self) -> bool:
         """Return whether the running mean, averaged over members, has reached ``target``."""

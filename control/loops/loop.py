@@ -53,7 +53,7 @@ class Loop(Stateful, ABC):
     varies = False  # whether greedy returns of a member differed in the latest evaluation
 
     def __init__(self, settings: Settings):
-        run = settings.run
+        run, self.settings = settings.run, settings
         self.seeds = list(range(run.seed, run.seed + run.num_seeds))
         self.game, self.eval_episodes = run.gamename, settings.schedule.eval_episodes
         self.epochs = 0  # number of epochs that have begun
@@ -170,7 +170,12 @@ class Loop(Stateful, ABC):
         for seed, loss in zip(self.seeds, losses.tolist(), strict=True):
             if not math.isfinite(loss):
                 self._warn(f"seed {seed}: the loss is {loss}", f" since epoch {self.epochs}; {self.agents[0].advice}")
-        self.finite_members = torch.cat([_finite_members(agent) for agent in self.agents])[self.member_order]
+        masks: list[Tensor] = []  # one for each agent: whether all weights of a member are finite
+        for agent in self.agents:
+            # [members] for each parameter [members, ...]. A sum is not finite if one of its terms is not.
+            sums = [weights.detach().reshape(agent.members, -1).sum(1) for weights in agent.parameters()]
+            masks.append(torch.stack([values.isfinite().cpu() for values in sums]).all(0))
+        self.finite_members = torch.cat(masks)[self.member_order]
         for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
             if not is_finite:
                 self._warn(f"seed {seed}: weights are no longer finite", f" (epoch {self.epochs}); it cannot recover")
@@ -187,32 +192,23 @@ class Loop(Stateful, ABC):
             warning(text + details)
 
 
-def _finite_members(agent: Agent) -> Tensor:
-    """Return for each member of the agent whether all its weights are finite, ``[M]`` bool."""
-    is_finite = torch.ones(agent.members, dtype=torch.bool)
-    for weights in agent.parameters():  # [M, ...]
-        rows = weights.detach().reshape(agent.members, -1)
-        is_finite &= rows.sum(1).isfinite().cpu()  # a sum is not finite if one of its terms is not
-    return is_finite
-
-
 def as_observations(
     observations: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None
 ) -> Tensor:
     """Return observations ``[B, *O]``, or a single one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for
     another shape, and for values that are no numbers."""
     obs_shape = list(shape)
-    allowed = f"allowed: {obs_shape}, or [B, {', '.join(map(str, shape))}] for B of them"
     try:
         numbers = observations if isinstance(observations, Tensor) else np.asarray(observations)
         obs = torch.as_tensor(numbers, device=device)
+        num_batch_axes = obs.dim() - len(obs_shape)
+        if num_batch_axes in (0, 1) and list(obs.shape[num_batch_axes:]) == obs_shape:
+            return obs
+        problem = f"have shape {list(obs.shape)}"
     except (TypeError, ValueError, RuntimeError):
-        type_name = type(observations).__name__
-        raise SettingError(f"observations are of type {type_name}, which is no array of numbers; {allowed}") from None
-    num_batch_axes = obs.dim() - len(obs_shape)
-    if num_batch_axes not in (0, 1) or list(obs.shape[num_batch_axes:]) != obs_shape:
-        raise SettingError(f"observations have shape {list(obs.shape)}; {allowed}")
-    return obs
+        problem = f"are of type {type(observations).__name__}, which is no array of numbers"
+    allowed = f"{obs_shape}, or [B, {', '.join(map(str, shape))}] for B of them"
+    raise SettingError(f"observations {problem}; allowed: {allowed}")
 
 
 def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from envs.gymnasium_adapter import equals_spaces
 from envs.names import Game, first_line
 from models.settings import SettingError
-from models.spaces import Continuous, Discrete, Spaces
+from models.spaces import Discrete, Spaces
 from models.trajectory import Trajectory
 
 PREFIX = "minari:"
@@ -32,12 +32,15 @@ class Recording:
         self.dataset = self._open()
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         if spaces.is_image:
-            raise self._error(f"but {game} shows images", "an environment that shows vectors")
-        if not self.dataset.total_episodes:
-            raise self._error("which has no episodes", "one or more episodes")
-        if not equals_spaces(obs_space, action_space, spaces):
+            problem, allowed = f"but {game} shows images", "an environment that shows vectors"
+        elif not self.dataset.total_episodes:
+            problem, allowed = "which has no episodes", "one or more episodes"
+        elif not equals_spaces(obs_space, action_space, spaces):
             problem = f"which has observations of {gym.spaces.flatdim(obs_space)} numbers and {action_space}"
-            raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
+            allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
+        else:
+            return
+        raise self._error(problem, allowed)
 
     def _error(self, problem: str, allowed: str) -> SettingError:
         """Return the error for a dataset that cannot be used. ``problem`` follows its name in the message."""
@@ -48,23 +51,24 @@ class Recording:
         import minari  # slow to import
 
         name = self.source.removeprefix(PREFIX)
+        is_id = self.source.startswith(PREFIX)
+        problem = "the ID has no version, such as -v0"
         try:
-            if self.source.startswith(PREFIX):
-                if not re.search(r"-v\d+$", name):
-                    raise ValueError("the ID has no version, such as -v0")
+            if is_id and re.search(r"-v\d+$", name):
                 return minari.load_dataset(name, download=True)  # only if it is not on this machine
-            folder = Path(self.source).expanduser()
-            return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
+            if not is_id:
+                folder = Path(self.source).expanduser()
+                return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
         except Exception as error:  # files of others, and the network, can raise anything
-            problem = f"which cannot be read: {first_line(error)}"
-            raise self._error(problem, "minari:ID, or the folder of a dataset of Minari") from error
+            problem = first_line(error)
+        raise self._error(f"which cannot be read: {problem}", "minari:ID, or the folder of a dataset of Minari")
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
         """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
-        count = self.dataset.total_episodes
-        for start in range(0, count, _CHUNK):
+        numbers = list(range(self.dataset.total_episodes))
+        for start in range(0, len(numbers), _CHUNK):
             try:
-                chunk = list(self.dataset.iterate_episodes(list(range(start, min(start + _CHUNK, count)))))
+                chunk = list(self.dataset.iterate_episodes(numbers[start : start + _CHUNK]))
             except Exception as error:  # a damaged file can raise anything
                 raise self._error(f"which cannot be read: {first_line(error)}", "a complete dataset") from error
             yield self._trajectory(chunk, members)
@@ -100,7 +104,11 @@ class Recording:
         Raises SettingError if they do not fit the spaces."""
         obs_shape, space = self.spaces.obs_shape, self.spaces.actions
         try:
-            obs = torch.from_numpy(_flat_observations(self.dataset.observation_space, episode))
+            # Observations may be dictionaries, for example; each becomes a vector.
+            obs_space = self.dataset.observation_space
+            observations = iterate(batch_space(obs_space, len(episode) + 1), episode.observations)
+            vectors: list[Any] = [gym.spaces.flatten(obs_space, observation) for observation in observations]
+            obs = torch.from_numpy(np.stack(vectors).astype(np.float32))
             values = np.asarray(episode.actions)
             if isinstance(space, Discrete):  # agents count actions from 0, the dataset from its ``start``
                 actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
@@ -108,15 +116,16 @@ class Recording:
                 actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
             rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
             length = len(rewards)
-            fits_rewards = obs.shape == (length + 1, *obs_shape) and len(actions) == length
-            if length == 0 or rewards.ndim != 1 or not fits_rewards:
-                shapes = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
-                raise ValueError(shapes)
-            # The sum of the rewards is the return of the episode, which must be finite too.
-            if not all(numbers.isfinite().all() for numbers in (obs, actions, rewards.sum())):
-                raise ValueError("numbers that are not finite")
-            if isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
-                raise ValueError("other actions")
+            has_one_length = obs.shape == (length + 1, *obs_shape) and len(actions) == length
+            problem = ""
+            if length == 0 or rewards.ndim != 1 or not has_one_length:
+                problem = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
+            elif not all(numbers.isfinite().all() for numbers in (obs, actions, rewards.sum())):
+                problem = "numbers, or a sum of rewards, that are not finite"
+            elif isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
+                problem = "other actions"
+            if problem:
+                raise ValueError(problem)
         except Exception as error:  # values that do not fit the dataset's spaces may raise anything
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
             allowed = f"observations [T + 1, {obs_shape[0]}], T finite rewards, and T actions of {space}"
@@ -135,14 +144,12 @@ def check_new(name: str) -> None:
         path = get_dataset_path(name)
         # The id lander/ppo-v0 is a folder in the folder lander. Neither may be a dataset already, because a dataset
         # cannot contain another one.
-        exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
-    except (TypeError, ValueError, OSError) as error:
-        raise SettingError(
-            f"save_dataset is {name!r}, which cannot be written; allowed: {rules}", "save_dataset"
-        ) from error
-    if exists:
-        line = f"save_dataset is {name!r}, which exists or is inside another dataset; allowed: a new id"
-        raise SettingError(line, "save_dataset")
+        if not any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")])):
+            return
+        problem = "which exists or is inside another dataset; allowed: a new id"
+    except (TypeError, ValueError, OSError):
+        problem = f"which cannot be written; allowed: {rules}"
+    raise SettingError(f"save_dataset is {name!r}, {problem}", "save_dataset")
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
@@ -150,34 +157,31 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
     environment if its Gymnasium id, without options or wrappers, is enough to make it."""
     import minari
 
-    obs_space, action_space = _gym_spaces(spaces)
+    actions: Any = spaces.actions
+    if isinstance(actions, Discrete):
+        action_space: gym.Space = gym.spaces.Discrete(actions.n)
+    else:
+        action_space = gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
+    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
+    if spaces.one_hot:
+        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
+    elif spaces.is_image:
+        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
     # An id such as module:Env-v0 cannot be made without an import of the module.
-    has_plain_id = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
+    has_plain_id = bool(game.gym_id) and ":" not in game.gym_id
+    is_described_by_id = has_plain_id and not game.kwargs and not game.wrappers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about omitted fields, such as an author
         dataset = minari.create_dataset_from_buffers(
             name,
             _episode_buffers(trajectories, spaces.one_hot),
-            env=gym.spec(game.gym_id) if has_plain_id else None,
+            env=gym.spec(game.gym_id) if is_described_by_id else None,
             observation_space=obs_space,
             action_space=action_space,
             algorithm_name=algorithm,
             description=f"{game.name}, recorded by Understudy",
         )
     return Path(dataset.storage.data_path).parent
-
-
-def _gym_spaces(spaces: Spaces) -> tuple[gym.Space, gym.Space]:
-    """Return the spaces of observations and of actions as spaces of Gymnasium."""
-    actions: Discrete | Continuous = spaces.actions
-    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
-    if spaces.one_hot:
-        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
-    elif spaces.is_image:
-        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
-    if isinstance(actions, Discrete):
-        return obs_space, gym.spaces.Discrete(actions.n)
-    return obs_space, gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
 
 
 def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[Any]:
@@ -187,7 +191,8 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
     buffers: list[EpisodeBuffer] = []
     for trajectory in trajectories:
         for m, e in np.ndindex(*trajectory.lengths.shape):
-            steps = slice(int(trajectory.lengths[m, e])), m, e  # index of the episode's steps in [T, M, E, ...]
+            length = int(trajectory.lengths[m, e])
+            steps = (slice(length), m, e)  # index of the episode's steps in tensors [T, M, E, ...]
             obs = torch.cat([trajectory.obs[steps], trajectory.final_obs[m, e].unsqueeze(0)])
             buffers.append(
                 EpisodeBuffer(
@@ -200,11 +205,3 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
                 )
             )
     return buffers
-
-
-def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
-    """Return the observations of an episode as vectors ``[T + 1, O]`` float32. Gymnasium flattens observations of
-    ``space``, for example dictionaries."""
-    observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
-    vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
-    return np.stack(vectors).astype(np.float32)

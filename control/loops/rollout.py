@@ -90,7 +90,7 @@ def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, recor
         returns = returns + step.reward
         lengths = lengths + step.valid
         if record_actions:
-            actions.append(step.action[0][step.valid[0]])
+            actions.append(step.action[0][step.valid[0]])  # of the first member, in episodes that have not ended
     return Episodes(returns.cpu(), lengths.cpu(), torch.cat(actions).cpu() if record_actions else None)
 
 

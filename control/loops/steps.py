@@ -135,7 +135,7 @@ class StepLoop:
             losses.append(self.loss)
             if not self._all_learn:  # a member that learns never stops learning
                 learners = self.agent.learning()
-                waited += ~learners
+                waited += ~learners  # adds 1 for each member that cannot learn yet
                 self._all_learn = bool(learners.all())
             if episodes is not None:
                 counts.index_add_(0, episodes.members, torch.ones_like(episodes.returns, dtype=torch.float64))
@@ -194,7 +194,7 @@ class StepLoop:
         while step <= last_step:
             block = self._initial_states_at(step).block
             first_row = step % BLOCK  # a block has a row [M, E, ...] for each step
-            end_row = min(BLOCK, first_row + last_step - step + 1)
+            end_row = min(BLOCK, first_row + last_step - step + 1)  # the row after the last one that is needed
             seeds.append(block["seeds"][:, first_row:end_row])
             states.append(block["starts"][:, first_row:end_row])
             step += end_row - first_row
@@ -253,11 +253,11 @@ class StepLoop:
         self.environment.restore(state["environment"])
 
 
-class Group:
-    """Members that are trained together, because their networks have one shape. ``members [m]`` are their indices among
-    the run's members. They train in ``loop``, and are evaluated in the environment ``evaluation``. ``num_workers`` is
-    the number of processes that step an environment. Raises SettingError if the agent needs the environment's dynamics
-    and these are not available."""
+class Group(StepLoop):
+    """The loop of members that are trained together, because their networks have one shape. ``members [m]`` are their
+    indices among the run's members. They are evaluated in the environment ``evaluation``. ``num_workers`` is the number
+    of processes that step an environment. Raises SettingError if the agent needs the environment's dynamics and these
+    are not available."""
 
     def __init__(self, settings: Settings, members: Sequence[int], num_workers: int):
         run, config, schedule = settings.run, settings.agent, settings.schedule
@@ -277,7 +277,7 @@ class Group:
             raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
         options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
         agent = agent_type(config, training.spaces, seeds, **options)
-        self.loop = StepLoop(agent, training, Streams.from_name(seeds, "episodes"))
+        super().__init__(agent, training, Streams.from_name(seeds, "episodes"))
         eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
         self.evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
 
@@ -300,10 +300,9 @@ class StepGroups(Loop):
         members_by_group = agent_class(run.implementation).groups(settings.agent, self.seeds)  # indices in `seeds`
         num_workers = max(1, run.num_workers // len(members_by_group))
         self.groups = groups = [Group(settings, members, num_workers) for members in members_by_group]
-        self.agents = [group.loop.agent for group in groups]
-        self.envs = groups[0].loop.agent.envs
-        self.continuing = schedule.continuing
-        self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
+        self.agents = [group.agent for group in groups]
+        self.envs, self.eval_envs = groups[0].agent.envs, groups[0].evaluation.envs
+        self.continuing, self.loss_tag = schedule.continuing, f"train/{groups[0].agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # per epoch, of each environment, rounded up
@@ -314,15 +313,15 @@ class StepGroups(Loop):
 
     def warm_up(self) -> None:
         """Warn if the run ends before the first update."""
-        first = self.groups[0].loop.agent.first_update
+        first = self.groups[0].agent.first_update
         if first > self.budget:
             line = f"the run has {self.budget:,} steps a seed, and the first update comes with step {first:,}"
             self._warn(f"nothing will be learned: {line}")
 
     def compile_ahead(self) -> None:
         for group in self.groups:
-            if group.loop.machine_code is not None:
-                group.loop.machine_code.compile_ahead(group.loop, group.evaluation)
+            if group.machine_code is not None:
+                group.machine_code.compile_ahead(group, group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
         start = time.perf_counter()
@@ -330,8 +329,8 @@ class StepGroups(Loop):
         results = []
         fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
-            group.loop.agent.budget = self.budget  # schedules of the agent depend on it
-            results.append(group.loop.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
+            group.agent.budget = self.budget  # schedules of the agent depend on it
+            results.append(group.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
         metrics = {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
         self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
@@ -351,14 +350,14 @@ class StepGroups(Loop):
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play greedy evaluation episodes (`Loop._play_round`), in machine code where possible."""
-        assert not sample
+        assert not sample  # "sampled" is not among the `evaluation_modes`
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
         by_group: list[Episodes] = []
         for group in self.groups:
             members = group.members
-            policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
+            policy = group.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             episodes = None
-            machine_code = group.loop.machine_code
+            machine_code = group.machine_code
             if machine_code is not None and self.trajectories is None:  # machine code keeps no trajectories
                 episodes = machine_code.play(policy, group.evaluation, seeds[members], record_actions)
             if episodes is None:
@@ -370,10 +369,10 @@ class StepGroups(Loop):
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # contains the run's first member
-        return first.loop.agent.begin(envs, streams.subset(first.members), sample=sample, evaluate=True)
+        return first.agent.begin(envs, streams.subset(first.members), sample=sample, evaluate=True)
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        groups = [group.loop.state_dict() for group in self.groups] if resumable else None
+        groups = [group.state_dict() for group in self.groups] if resumable else None
         return {**super().state_dict(), "groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -381,14 +380,14 @@ class StepGroups(Loop):
         learning rate is annealed to 0 by the former end."""
         new_budget = self.budget
         super().load_state_dict(state)
-        if new_budget > self.budget and getattr(self.groups[0].loop.agent.config, "anneal_lr", False):
+        if new_budget > self.budget and getattr(self.groups[0].agent.config, "anneal_lr", False):
             self._warn(f"steps after {self.budget:,} learn nothing: anneal_lr has lowered the learning rate to 0")
         for group, group_state in zip(self.groups, state["groups"], strict=True):
-            group.loop.load_state_dict(group_state)
-            steps = {group.loop.steps, group.loop.agent.steps}
+            group.load_state_dict(group_state)
+            steps = {group.steps, group.agent.steps}
             require(steps == {self.epochs * self.steps}, "steps", f"are {steps}", f"those of {self.epochs} epochs")
 
     def close(self) -> None:
         for group in self.groups:
-            group.loop.environment.close()
+            group.environment.close()
             group.evaluation.close()

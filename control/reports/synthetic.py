@@ -10,12 +10,11 @@ from torch import Tensor
 
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
-from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.reports.figures import COLOURS, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
 from control.reports.states import state_names
 from envs.base import Environment
-from envs.make import make_environment, stages_of
+from envs.make import make_environment, spaces_of, stages_of
 from models.contract import Policy
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks, unscale_states

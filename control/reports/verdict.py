@@ -21,12 +21,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from control.cli.progress import Watch, watch_part
-from control.loops.build import spaces_of
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
 from control.reports.tables import number_text, percent_text
 from envs.base import Environment
-from envs.make import make_environment
+from envs.make import make_environment, spaces_of
 from models.spaces import Continuous, Discrete
 from models.streams import Streams, derive_seed, random_actions
 

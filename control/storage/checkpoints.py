@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,14 @@ import torch
 
 from control.cli.errors import missing_reason
 from control.cli.settings import Settings, from_dict
-from control.storage.run_dir import find_proxy, replacing, version_folders
+from control.storage.run_dir import replacing, version_folders
 from models.archive import read_archive
 from models.settings import UserError
 
 OURS = "understudy"
 FORMAT = 8  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
-_SHOWN = 12  # maximum number of runs that an error message lists
-_MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
+_MOST_CHARACTERS = 120  # of another program's message in an error
 # Parts of the messages of torch's zip writer after a failed write.
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
@@ -72,22 +70,26 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     Raises CheckpointError if there is no valid checkpoint of this program.
     """
     file = Path(path)
+    line = ""  # of an error
     if file.is_dir():
         # The folder may contain checkpoints, be a run, or contain runs, the newest of which counts.
         runs = [file, *reversed(version_folders(file))]
         checkpoint_file = find_checkpoint(file, *(run / "checkpoints" for run in runs))
         if checkpoint_file is None:
-            raise _no_checkpoint_error(file)
-        file = checkpoint_file
+            line = f"folder {str(file)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
+        file = checkpoint_file or file
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
         if nearby_files := sorted(file.parent.glob("*.ckpt")):
             problem += f"; there is {nearby_files[0].name!r} beside it"
-        raise _error(file, problem)
+        line = f"checkpoint {str(file)!r} {problem}"
+    if line:
+        raise CheckpointError(line)
     with checked_content(file, resume):
         checkpoint = _read(file)
         if resume and not checkpoint.run_state["whole"]:  # such as best.ckpt
-            raise _error(file, "holds weights but no memory, so no run can resume from it")
+            problem = "holds weights but no memory, so no run can resume from it"
+            raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     return checkpoint
 
 
@@ -96,13 +98,14 @@ def _read(file: Path) -> Checkpoint:
     checkpoint of another program or format, and other exceptions for a damaged file."""
     content = read_archive(file)
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
-        raise _error(file, f"was not written by this program; allowed: {_ALLOWED}")
-    run_state = content[OURS]
-    if run_state.get("format") != FORMAT:
-        raise _error(file, f"has format {run_state.get('format')}; this version reads format {FORMAT}")
-    if not isinstance(content.get("loops", {}), dict):  # Lightning's counters
-        raise _error(file, "is damaged (its loops are no mapping)")
-    return Checkpoint(file, from_dict(run_state["settings"]), content)
+        problem = f"was not written by this program; allowed: {_ALLOWED}"
+    elif content[OURS].get("format") != FORMAT:
+        problem = f"has format {content[OURS].get('format')}; this version reads format {FORMAT}"
+    elif not isinstance(content.get("loops", {}), dict):  # Lightning's counters
+        problem = "is damaged (its loops are no mapping)"
+    else:
+        return Checkpoint(file, from_dict(content[OURS]["settings"]), content)
+    raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
 
 
 @contextlib.contextmanager
@@ -121,7 +124,8 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
         elif isinstance(error, UserError):
             line = f"checkpoint {str(file)!r} cannot be used: {text}"
         else:
-            reason = text.strip().split("\n")[0][:120] or type(error).__name__  # some exceptions have no text
+            first_line = text.strip().split("\n")[0]
+            reason = first_line[:_MOST_CHARACTERS] or type(error).__name__  # some exceptions have no text
             if isinstance(error, KeyError):
                 reason = f"it has no {text}"  # the text is the missing key
             line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
@@ -136,23 +140,3 @@ def find_checkpoint(*folders: Path) -> Path | None:
     """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
     files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
     return next((file for file in files if file.is_file()), None)
-
-
-def _no_checkpoint_error(folder: Path) -> CheckpointError:
-    """Return the error for a folder without a checkpoint. It lists the runs below the folder that have a checkpoint or
-    a proxy. The search stops after `_MOST_FOLDERS` folders, because the user may have named any folder."""
-    runs = []
-    for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
-        run = Path(path)
-        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or find_proxy(run)):
-            runs.append(str(run.relative_to(folder)))
-            subfolders.clear()  # `os.walk` does not enter them
-    if not runs:
-        return CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
-    names = ", ".join(sorted(runs)[:_SHOWN])
-    return CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
-
-
-def _error(path: Any, problem: str) -> CheckpointError:
-    """Return the error for the checkpoint ``path``. ``problem`` follows its name in the message."""
-    return CheckpointError(f"checkpoint {str(path)!r} {problem}")

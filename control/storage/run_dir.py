@@ -128,7 +128,8 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     """
     with open(folder / ".lock", "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB)  # LOCK_NB: do not wait
+            do_not_wait = 0 if new else fcntl.LOCK_NB
+            fcntl.flock(file, fcntl.LOCK_EX | do_not_wait)
         except BlockingIOError as error:
             checkpoint_note = "" if (folder / LAST_CHECKPOINT).exists() else ", which has no checkpoint yet"
             problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
@@ -198,7 +199,8 @@ class MetricsFile:
         new_columns = [tag for tag in tags if tag not in self.columns]
         if new_columns:
             self.columns += new_columns
-            self._write(_read(self.path)[1])
+            _, rows_in_file = _read(self.path)
+            self._write(rows_in_file)
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             for row in rows:

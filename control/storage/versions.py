@@ -21,11 +21,17 @@ _ROOT = Path(__file__).parents[2]
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of this program, Python, the system and installed packages by name, and the processor."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):  # Linux has a file with the model name
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
     versions_by_name = {
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
         "system": platform.platform(),
-        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "processor": f"{processor}, {os.cpu_count()} cores",
     }
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -64,12 +70,3 @@ def _commit() -> str:
         if result.returncode == 0:
             return f", commit {result.stdout.strip()}"
     return ""
-
-
-def _processor() -> str:
-    """Return the model name of the processor, from Linux if possible."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
