@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.experience import States, Transitions
 from models.agents.model_generalisation.imagination import (
     Imagination,
     LatentModel,
@@ -25,6 +24,8 @@ from models.agents.model_generalisation.imagination import (
 )
 from models.agents.model_generalisation.values import (
     ActionValues,
+    States,
+    Transitions,
     Update,
     compile_function,
     exploration_noise,

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
-from models.agents.ppo.networks import ActorCritic, Play
+from models.agents.ppo.networks import ActorCritic, Play, noise_of
 from models.contract import Command, GreedyNetwork, InnerAgent
 from models.layers import exp
 from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardized

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from models import compiled as nets
-from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
-from models.agents.ppo.networks import Play
+from models.agents.ppo.networks import Gaussian, Play
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
