@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from models import compiled as nets
-from models.agents.ddqn.agent import Agent, DuelingQNetwork, Greedy
+from models.agents.ddqn.agent import Agent, DuelingQNetwork
 from models.compiled import Layers, Learner, Net, Replay
+from models.contract import AgentPolicy
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP
 from models.tiles import ZERO, copy, total
@@ -105,8 +106,8 @@ def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor)
 Player = QNetwork
 
 
-def make_player(policy: Greedy) -> Player:
-    return _make_network(policy.network, policy.flat_parameters)
+def make_player(policy: AgentPolicy) -> Player:
+    return _make_network(policy.agent.network, policy.flat_parameters)
 
 
 def make_work(agent: Members) -> Work:
@@ -132,8 +133,9 @@ def make_work(agent: Members) -> Work:
 
 @exact_inlined
 def _greedy_action(network, m, obs, scratch):
-    """Return the greedy action of member ``m`` for ``obs [O]`` (`Greedy.act`). The parts of ``network`` (`QNetwork`)
-    run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and 1."""
+    """Return the greedy action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). The parts of ``network``
+    (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and
+    1."""
     params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
     row = nets.outputs_row(network.trunk, params, obs, scratch)
@@ -298,5 +300,5 @@ improve = nets.make_improve(_update)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` for ``obs [O]`` (`Greedy.act`)."""
+    """Return the best action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`)."""
     return _greedy_action(player, m, obs, scratch)

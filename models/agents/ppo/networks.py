@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from models.agents.ppo.config import Config
-from models.contract import Policy
+from models.contract import AgentPolicy
 from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal, exp, trunk
 from models.losses import HALF_LOG_TWO_PI, categorical_entropy, gaussian_nll
 from models.mlp import MLP
@@ -207,25 +207,16 @@ class ActorCritic:
         return value, log_prob, self.actions.entropy(outputs, parts.log_std)
 
 
-class Play(Policy):
-    """Policy for evaluations of M members with weights ``flat_parameters [M, D]``. Actions are sampled if there are
-    ``streams`` (one per member, or a single one for all members), otherwise greedy."""
+class SampledPolicy(AgentPolicy):
+    """Policy that samples actions with the random generators ``streams``, one per member or a single one for all."""
 
-    def __init__(self, network: ActorCritic, flat_parameters: Tensor, streams: Streams | None = None):
-        self.network, self.flat_parameters, self.streams = network, flat_parameters, streams
-        self.members = len(flat_parameters)
-        self.parts = network.parts(flat_parameters)
-        self.noise: NoiseBlocks | None = None  # set at the first `act`, if there are ``streams``
+    noise: NoiseBlocks | None = None  # set at the first `act`
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        actions = self.network.actions
-        normalised_obs = self.parts.normalised(obs)
-        if self.streams is None:
-            features = self.network.features(self.parts, normalised_obs)
-            outputs = self.network.actor(self.parts.actor, features)
-            return actions.clip(actions.best(outputs))
+        network: ActorCritic = self.agent.network
         if self.noise is None:
-            self.noise = noise_of(actions, self.streams, obs.shape[1])
-        noise = self.noise.next()["action"]
-        return actions.clip(self.network.sample(self.flat_parameters, normalised_obs, noise))
+            assert self.streams is not None
+            self.noise = noise_of(network.actions, self.streams, obs.shape[1])
+        normalised_obs = network.parts(self.flat_parameters).normalised(obs)
+        return network.actions.clip(network.sample(self.flat_parameters, normalised_obs, self.noise.next()["action"]))
