@@ -56,7 +56,7 @@ class ProcMaze(OpenGrid):
         obs[..., _WALL_CHANNEL] = 1 - is_open
         obs[..., _OPEN_CHANNEL] = is_open
         places = state[..., POSITION:EXTRA]  # cells of player and goal
-        indices = places * self.channels + self.player_and_goal
+        indices = places * self.channels + self.player_and_goal  # channel 0 is for the player, 1 for the goal
         return obs.flatten(-2).scatter_(-1, indices, 1.0)
 
     def ground(self, state: Tensor) -> str:

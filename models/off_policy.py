@@ -79,7 +79,8 @@ class OffPolicyAgent(InnerAgent):
         learning = self.learning()
         statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
         if self.random_numbers and learning.any():
-            no_member = torch.zeros(self.members, dtype=torch.bool)  # so that no networks behind novelty are trained
+            # `minibatch` would also train the networks of ``curiosity``. They are trained in no member here.
+            no_member = torch.zeros(self.members, dtype=torch.bool)
             statistics = self.statistics(self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member))
         return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
 

@@ -57,8 +57,7 @@ class ReplayBuffer:
 
     def reserve(self, count: int) -> list[Tensor]:
         """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``. The caller may
-        write rows from `position` on, after the last row of the table at its beginning, and must then call
-        `advance`."""
+        write rows from index `position` on. The row after the last one is the first. Then it must call `advance`."""
         if self.size < self.capacity:
             self._grow(self.size + count)
         return list(self._tables.values())

@@ -295,6 +295,7 @@ def parse_value(item: type, text: str) -> Any:
     """Parse ``text`` as type ``item`` (bool, int, float or str). Integers may be written as ``1e5`` or ``0x10``, bools
     as in `_SWITCH`. Raises ValueError, also for NaN and infinities."""
     if item is int:
+        # Digits with an exponent, such as 1e5 or 2.5e+3.
         if re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
             return int(float(text))
         return int(text, 10 if text.isdecimal() else 0)  # base 0 reads prefixes such as 0x, but rejects 007

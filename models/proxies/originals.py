@@ -84,6 +84,7 @@ def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     tensors: Arrays = {}
     last_layers = {"state": -1, "reward": -1, "done": -1}
     for key, tensor in model.items():
+        # For example, "env.state_net.2.bias" is the part "bias" of the network "state".
         match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
         if match is None or tensor.dtype != torch.float32:
             raise ValueError(f"its tensor {key[:60]!r} is not of such a network")

@@ -215,9 +215,9 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1. ``test_limit`` grows linearly between the generations in
-        ``test_limit_grows``. After ``second_phase`` generations, settings whose names begin with ``second_`` replace
-        others, unless they are None: ``second_steps`` replaces ``inner_steps``."""
+        """Return the settings of a generation, counted from 1. After ``second_phase`` generations, settings whose names
+        begin with ``second_`` replace others, unless they are None. ``test_limit`` grows linearly from
+        ``test_limit_first`` between the two generations in ``test_limit_grows``."""
         changes: dict[str, Any] = {}
         if self.second_phase is not None and generation > self.second_phase:
             changes = {
@@ -229,9 +229,9 @@ class SearchConfig:
             }
         if self.test_limit_first is not None:
             assert self.test_limit is not None
-            begin, end = self.test_limit_grows  # generations
-            growing_generations = min(max(generation, begin), end) - begin
-            growth = (self.test_limit - self.test_limit_first) * growing_generations // (end - begin)
+            begin, end = self.test_limit_grows
+            num_passed = min(max(generation, begin), end) - begin  # generations since ``begin``
+            growth = (self.test_limit - self.test_limit_first) * num_passed // (end - begin)
             changes["test_limit"] = self.test_limit_first + growth
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 

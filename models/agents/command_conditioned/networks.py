@@ -135,8 +135,9 @@ class HyperNetwork(Network):
         layers: Layers = [embedding]
         for (slope, offset), (bias_slope, bias) in zip(generators[::2], generators[1::2], strict=True):
             fan_out = len(bias)
-            x_weight = offset.view(-1, fan_out)
+            x_weight = offset.view(-1, fan_out)  # [fan_in, fan_out]
             outer_product_weight = slope.T.reshape(-1, fan_out)  # [C * fan_in, fan_out]
+            # ``bias_slope.T [C, fan_out]`` are the weights of the command itself.
             layers.append((torch.cat([x_weight, outer_product_weight, bias_slope.T]).T, bias))
         num_hidden = len(layers) - 2  # without the embedding and the output layer
         return layers, ["tanh", *[self.slope] * num_hidden]

@@ -115,8 +115,9 @@ def make_work(agent: Members) -> Work:
     batch_size, network = agent.replay.uniform.shape[3], agent.network
     layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
+    # Rows: obs, next_obs, action, reward, discount, and the weight of each column in the loss.
     sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
-    sample[-1, :batch_size] = 1 / batch_size  # weights in the loss
+    sample[-1, :batch_size] = 1 / batch_size
     return Work(
         scratch=np.empty((4, network.widest), np.float32),
         continuous_action=np.empty(0, np.float32),
