@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from envs.acrobot import Acrobot
 from envs.base import Environment
-from envs.cartpole import CartPole
+from envs.classic_control import (
+    Acrobot,
+    CartPole,
+    MountainCar,
+    MountainCarContinuous,
+    Pendulum,
+    RepeatedDynamics,
+)
 from envs.gridmaps import CellTable
-from envs.mountaincar import MountainCar, MountainCarContinuous
-from envs.pendulum import Pendulum
-from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
@@ -281,7 +284,7 @@ def _cartpole_step(physics, state, action):
 
 @exact
 def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
-    """Return the angular accelerations of both joints (`acrobot._rates`)."""
+    """Return the angular accelerations of both joints (`classic_control._acrobot_rates`)."""
     cos, half_sin = math.cos(angle2), math.sin(angle2) * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
     phi2 = math.sin(angle1 + angle2) * (0.5 * 9.8)
@@ -326,7 +329,7 @@ def _acrobot_step(state, action):
 def _single_step(kind, state, action, continuous_action):
     """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
     (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `MOUNTAINCAR_CONTINUOUS` or `PENDULUM`. The numbers are
-    the constants in `envs.mountaincar` and `envs.pendulum`, where they have names."""
+    the constants in `envs.classic_control`, where they have names."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
         speed = min(max(speed, -0.07), 0.07)

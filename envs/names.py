@@ -71,7 +71,7 @@ class FluteParameters(Parameters):
 
 @dataclass(frozen=True)
 class RepeatParameters(Parameters):
-    """Parameter of `envs.repeated.RepeatedDynamics` and `envs.wrappers.RepeatAction`."""
+    """Parameter of `envs.classic_control.RepeatedDynamics` and `envs.wrappers.RepeatAction`."""
 
     action_repeat: int = setting(
         1, "times that each action is taken; time limits count these, all else counts actions", minimum=1, maximum=1000
@@ -83,7 +83,8 @@ _physics_setting = functools.partial(setting, above=0, maximum=1000.0)
 
 @dataclass(frozen=True)
 class CartPoleParameters(Parameters):
-    """Parameters of `envs.cartpole.CartPole` and `envs.wrappers.CartPolePhysics`; the defaults are Gymnasium's."""
+    """Parameters of `envs.classic_control.CartPole` and `envs.wrappers.CartPolePhysics`; the defaults are
+    Gymnasium's."""
 
     gravity: float = _physics_setting(9.8, "of CartPole, in m/s^2")
     cart_mass: float = _physics_setting(1.0, "kg")
@@ -170,21 +171,21 @@ _TABLE = (
     Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
     # One point per frame alive. The published task has a time limit of 2100 frames (60 s), but the id has none.
     Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, _DOOM, parameters=RepeatParameters),
-    Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole", parameters=CartPoleParameters),
+    Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.classic_control:CartPole", parameters=CartPoleParameters),
     Game(
         "cartpole-200",
         "CartPole-v0",
         200.0,
         {"max_episode_steps": 200},
-        dynamics="envs.cartpole:CartPole",
+        dynamics="envs.classic_control:CartPole",
         parameters=CartPoleParameters,
     ),
-    Game("acrobot", "Acrobot-v1", dynamics="envs.acrobot:Acrobot"),
-    _repeatable_game("mountaincar", "mountaincar:MountainCar", "MountainCar-v0", 200),
+    Game("acrobot", "Acrobot-v1", dynamics="envs.classic_control:Acrobot"),
+    _repeatable_game("mountaincar", "classic_control:MountainCar", "MountainCar-v0", 200),
     _repeatable_game(
-        "mountaincar-continuous", "mountaincar:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0
+        "mountaincar-continuous", "classic_control:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0
     ),
-    _repeatable_game("pendulum", "pendulum:Pendulum", "Pendulum-v1", 200, 0.0),
+    _repeatable_game("pendulum", "classic_control:Pendulum", "Pendulum-v1", 200, 0.0),
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),

@@ -22,15 +22,12 @@ from models.state import Stateful
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
 from models.varied import groups
 
-# Attributes that hold state of the members, and are also saved.
-_STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
-
 
 class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below. Of the ``random_numbers``,
     "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
 
-    saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
+    saved: ClassVar[tuple[str, ...]] = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity", "steps")
     optimizer: MemberAdam  # of ``flat_parameters``
     replay_buffer: ReplayBuffer
     noise: NoiseBlocks

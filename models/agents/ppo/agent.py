@@ -40,12 +40,6 @@ _INITIAL_COUNT = 1e-4  # of moments, as in the wrappers of Gymnasium and stable-
 # Statistics of a minibatch, in the order of `Agent.logged`.
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
-# Attributes that hold state of the members, and are also saved.
-_STATE = (
-    "optimizer", "rollout", "noise", "shuffling", "curiosity", "obs_moments", "return_moments", "discounted_sum",
-    "logged", "loss", "episodes",
-)  # fmt: skip
-
 
 class Batch(NamedTuple):
     """Steps of each member. All numbers are computed with the weights before the updates."""
@@ -67,7 +61,10 @@ class Agent(InnerAgent):
     takes_images = True
     main_loss = "total_loss"
     learns_from_rollouts = True
-    saved = (*_STATE, "steps")
+    saved = (
+        "optimizer", "rollout", "noise", "shuffling", "curiosity", "obs_moments", "return_moments", "discounted_sum",
+        "logged", "loss", "episodes", "steps",
+    )  # fmt: skip
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
