@@ -40,7 +40,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class GridParameters(Parameters):
-    """Parameters of `envs.procmaze.ProcMaze` and `envs.gridworld.OpenGrid`."""
+    """Parameters of `envs.gridworld.ProcMaze` and `envs.gridworld.OpenGrid`."""
 
     grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
     spontaneous_termination: bool = setting(True, "rare events, which end the search for the goal")
@@ -49,7 +49,7 @@ class GridParameters(Parameters):
 
 @dataclass(frozen=True)
 class ButtonParameters(Parameters):
-    """Parameters of `envs.buttongrid.ButtonGrid`."""
+    """Parameters of `envs.gridworld.ButtonGrid`."""
 
     grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
     num_buttons: int = setting(3, "buttons, each on a cell of its own", minimum=1, maximum=10_000)
@@ -135,8 +135,8 @@ class Game:
 
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
-    """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``procmaze:ProcMaze``, with a time
-    limit of 100 steps. ``kwargs`` replace defaults of its ``parameters``. The program is also registered with
+    """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``gridworld:ProcMaze``, with a
+    time limit of 100 steps. ``kwargs`` replace defaults of its ``parameters``. The program is also registered with
     Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
@@ -207,9 +207,9 @@ _TABLE = (
     _map_game("HoleRoomLarge", 1.0, 30),
     _map_game("HoleRoomLargeShifted", 1.0, 30),
     # 100 steps, as in the evaluations of model-based generalisation (Young et al. 2023).
-    _tensor_game("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
+    _tensor_game("gridworld:ProcMaze", -1.0, GridParameters, grid_size=4),
     _tensor_game("gridworld:OpenGrid", -1.0, GridParameters),
-    _tensor_game("buttongrid:ButtonGrid", 100.0, ButtonParameters),
+    _tensor_game("gridworld:ButtonGrid", 100.0, ButtonParameters),
     _tensor_game("panflute:PanFlute", 100.0, FluteParameters),
 )
 # Games with continuous actions, besides those whose names end with "-continuous".

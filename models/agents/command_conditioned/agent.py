@@ -24,9 +24,9 @@ from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
 from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, pinball_loss, squared_error
-from models.memory import Episode, EpisodeMemory
 from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients, polyak_update
+from models.replay import Episode, EpisodeMemory
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
