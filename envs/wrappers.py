@@ -1,5 +1,5 @@
-"""Gymnasium wrappers for observations, rewards, repeated actions and the physics of CartPole. Checks that agents can use
-the spaces and the results of an environment."""
+"""Gymnasium wrappers for observations, rewards, repeated actions and the physics of CartPole. Checks that agents can
+use the spaces and the results of an environment."""
 
 import math
 from collections.abc import Mapping
