@@ -144,12 +144,13 @@ class ProcMaze(OpenGrid):
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)
-        # Sample the ranks of player and goal, their indices among the open cells, and find the cells of these ranks.
+        # Player and goal are in open cell number ``ranks``, counted from 0 in each maze. The index of this cell is the
+        # number of cells before it: the cells up to which there are at most ``ranks`` open cells.
         num_open_up_to = is_open.cumsum(1)
         num_open = num_open_up_to[:, -1:]
         ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()  # [N, 2]
         is_before = num_open_up_to[:, None] <= ranks[..., None]  # [N, 2, cells]
-        places = is_before.sum(-1)  # a cell's index is the number of cells before it
+        places = is_before.sum(-1)
         seed_and_time = torch.stack((flat_seeds, torch.zeros_like(flat_seeds)), 1)
         state = torch.cat((seed_and_time, places, is_open), 1)
         return state.view(*seeds.shape, -1)

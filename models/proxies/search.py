@@ -277,8 +277,8 @@ def validate(config: SearchConfig) -> str | None:
         return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
         return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
-    # (setting, whether its value needs the other setting, other setting)
-    needs = (
+    # A setting, whether its value requires another setting, and the name of this other setting.
+    requirements = (
         ("solved_bonus", config.solved_bonus > 0, "solved_reward"),
         ("inner_rule", config.inner_rule == "tests", "solved_reward"),
         ("objective", config.objective == "threshold", "solved_reward"),
@@ -287,8 +287,8 @@ def validate(config: SearchConfig) -> str | None:
         ("choose_by", config.choose_by == "stays", "test_every"),
         ("quit_when_solved", config.quit_when_solved, "solved_reward"),
     )
-    for name, holds, required_name in needs:
-        if holds and getattr(config, required_name) is None:
+    for name, is_required, required_name in requirements:
+        if is_required and getattr(config, required_name) is None:
             allowed = _DESCRIPTIONS[required_name]
             return f"{name} is {getattr(config, name)!r}, but {required_name} is null; allowed: {allowed}"
     if config.test_every is not None and config.inner_rule != "budget":

@@ -76,7 +76,7 @@ class Agent(EpisodeAgent):
         # The second network is for values or for quantiles: settings do not allow both.
         state_network = self.quantile_net if self.value is None else self.value
         if state_network is not None:
-            # Returns say more about images than actions do, so both losses train the trunk.
+            # Both optimizers train the convolutions: these learn more from returns than from actions.
             self.optimizers.append(Adam([state_network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
         self._grad_norms: list[Tensor] = []  # [M] each, of the updates of the latest `_descend`
         self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
