@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from models.archive import read_archive
+from models.state import read_archive
 from understudy.files import refused
 
 LARGEST = 2 * 10**6  # bytes; the largest files of both projects have less than one megabyte
