@@ -284,7 +284,7 @@ def _cartpole_step(physics, state, action):
 
 @exact
 def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
-    """Return the angular accelerations of both joints (`classic_control._acrobot_rates`)."""
+    """Return the angular accelerations of both joints. `classic_control._acrobot_rates` explains names and numbers."""
     cos, half_sin = math.cos(angle2), math.sin(angle2) * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
     phi2 = math.sin(angle1 + angle2) * (0.5 * 9.8)

@@ -157,9 +157,9 @@ def machine_code(**properties: Any) -> Any:
 
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), scope: str = "") -> Any:
-    """Return a `setting` for the activation of hidden layers. Four activations are always allowed, ``extra_choices``
-    are additional ones. In the help, the text ``scope``, such as ", except tanh in the last layer", follows the words
-    "hidden layers", and ``source`` is a citation."""
+    """Return a `setting` for the activation of hidden layers: one of four activations or of ``extra_choices``. Its help
+    is "activation of the hidden layers", then the text ``scope``, such as ", except tanh in the last layer", and the
+    citation ``source``, such as "F"."""
     citation = f" [{source}]" if source else ""
     choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
     return setting(default, f"activation of the hidden layers{scope}{citation}", choices=choices)
