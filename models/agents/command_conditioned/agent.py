@@ -61,7 +61,8 @@ class Agent(EpisodeAgent):
         # Predicts the value of a state or, if ranks are commanded, quantiles of the return-to-go.
         self.state_network: MlpNetwork | None = None
         if config.desire_advantage or config.desire_rank:
-            sizes = (num_features, *config.value_hidden_sizes, len(config.quantile_levels) if config.desire_rank else 1)
+            num_outputs = len(config.quantile_levels) if config.desire_rank else 1
+            sizes = (num_features, *config.value_hidden_sizes, num_outputs)
             self.state_network = MlpNetwork(sizes, config.activation, init_streams)
         self.levels = torch.tensor(config.quantile_levels)
         # Policy and trunk with averaged weights.

@@ -184,7 +184,8 @@ def choose(agent, work, m, t, e, obs, state):
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write the step into the rollout (`Agent.observe`), with a continuous action before clipping."""
     envs = agent.action.shape[2]
-    row = agent.table[(agent.steps + t) % agent.rollout_steps * envs + e, m]
+    rollout_step = (agent.steps + t) % agent.rollout_steps
+    row = agent.table[rollout_step * envs + e, m]
     position = nets.write_values(row, 0, obs)
     position = nets.write_values(row, position, next_obs)
     if agent.action_size:
