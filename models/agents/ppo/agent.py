@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.ppo.config import Config
-from models.agents.ppo.networks import ActorCritic, SampledPolicy, noise_of
-from models.contract import AgentPolicy, Command, GreedyNetwork, InnerAgent
+from models.agents.ppo.networks import ActorCritic, PlayPolicy, noise_of
+from models.contract import Command, GreedyNetwork, InnerAgent
 from models.layers import exp
 from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardized
 from models.moments import Moments
@@ -298,17 +298,13 @@ class Agent(InnerAgent):
         moments = (parts.mean[member], parts.scale[member]) if self.config.normalize_obs else None
         return GreedyNetwork(layers, activations, head, moments)
 
-    def begin(self, envs: int, streams: Streams, **_: Any) -> AgentPolicy:
+    def begin(self, envs: int, streams: Streams, **_: Any) -> PlayPolicy:
         """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``."""
-        return self._policy(self.flat_parameters, streams)
+        return PlayPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
-    def with_weights(self, flat_parameters: Tensor) -> AgentPolicy:
-        return self._policy(flat_parameters, Streams([0]))  # the same random numbers for all members
-
-    def _policy(self, flat_parameters: Tensor, streams: Streams) -> AgentPolicy:
-        if self.config.test_noise:
-            return SampledPolicy(self, flat_parameters, streams)
-        return AgentPolicy(self, flat_parameters)
+    def with_weights(self, flat_parameters: Tensor) -> PlayPolicy:
+        # With ``test_noise``, all members use the same random numbers.
+        return PlayPolicy(self, flat_parameters, Streams([0]) if self.config.test_noise else None)
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
         """Return the most likely actions for ``obs [M, E, O]``, clipped to the bounds. ``streams`` have no effect."""

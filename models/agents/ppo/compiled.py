@@ -160,7 +160,7 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
     """Return a greedy policy for compiled code. Return None if the policy samples or scales actions or normalises
     observations."""
     network, config = policy.agent.network, policy.agent.config
-    if config.test_noise or config.normalize_obs or config.scale_actions:
+    if policy.streams is not None or config.normalize_obs or config.scale_actions:
         return None
     return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, squashes=False)
 

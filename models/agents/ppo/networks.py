@@ -207,16 +207,18 @@ class ActorCritic:
         return value, log_prob, self.actions.entropy(outputs, parts.log_std)
 
 
-class SampledPolicy(AgentPolicy):
-    """Policy that samples actions with the random generators ``streams``, one per member or a single one for all."""
+class PlayPolicy(AgentPolicy):
+    """Policy for evaluations. Actions are sampled if there are ``streams`` (one per member, or a single one for all
+    members), otherwise greedy."""
 
-    noise: NoiseBlocks | None = None  # set at the first `act`
+    noise: NoiseBlocks | None = None  # set at the first `act`, if there are ``streams``
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        if self.streams is None:
+            return super().act(obs)
         network: ActorCritic = self.agent.network
         if self.noise is None:
-            assert self.streams is not None
             self.noise = noise_of(network.actions, self.streams, obs.shape[1])
         normalised_obs = network.parts(self.flat_parameters).normalised(obs)
         return network.actions.clip(network.sample(self.flat_parameters, normalised_obs, self.noise.next()["action"]))
