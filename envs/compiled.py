@@ -10,20 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from envs.acrobot import Acrobot
 from envs.base import Environment
-from envs.cartpole import CartPole
+from envs.classic_control import (
+    Acrobot,
+    CartPole,
+    MountainCar,
+    MountainCarContinuous,
+    Pendulum,
+    RepeatedDynamics,
+)
 from envs.gridmaps import CellTable
-from envs.mountaincar import MountainCar, MountainCarContinuous
-from envs.pendulum import Pendulum
-from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
 from models.compiled import NO_NET, Net, better, make_net, single
 from models.machine import exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
-from models.proxies.synthetic.compiled import network_step, target_reward
 from models.proxies.synthetic.config import FORMS
 from models.spaces import Spaces
 
@@ -38,6 +40,7 @@ KINDS = {
 }
 PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length", "force")
 TAU = 2 * math.pi
+_ABSOLUTE, _EXPONENTIAL = FORMS.index("absolute"), FORMS.index("exponential")  # values of ``world.form``
 
 
 def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
@@ -281,7 +284,7 @@ def _cartpole_step(physics, state, action):
 
 @exact
 def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
-    """Return the angular accelerations of both joints (`acrobot._rates`)."""
+    """Return the angular accelerations of both joints. `classic_control._acrobot_rates` explains names and numbers."""
     cos, half_sin = math.cos(angle2), math.sin(angle2) * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
     phi2 = math.sin(angle1 + angle2) * (0.5 * 9.8)
@@ -326,7 +329,7 @@ def _acrobot_step(state, action):
 def _single_step(kind, state, action, continuous_action):
     """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
     (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `MOUNTAINCAR_CONTINUOUS` or `PENDULUM`. The numbers are
-    the constants in `envs.mountaincar` and `envs.pendulum`, where they have names."""
+    the constants in `envs.classic_control`, where they have names."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
         speed = min(max(speed, -0.07), 0.07)
@@ -373,6 +376,65 @@ def _repeat_action(world, state, action, continuous_action):
     if world.repetition_limit:
         state[counter] += world.repeat
     return np.float32(total), ends
+
+
+@exact_inlined
+def target_reward(world, m, state, action, continuous_action, scratch):
+    """Return the reward of a bandit for an action in ``state`` (`Program._target_reward`). A target network computes
+    the best action in this state, and the reward falls with the distance from it (`understudy.kinds.FORMS`).
+
+    The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
+    range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ. In ``world.flat``, the
+    centre and spread of the target's inputs begin at position ``world.fixed``."""
+    f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, scratch[0]
+    for k in range(size):
+        inputs[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
+    output_row = single(world.reward, flat, scratch, 0)
+    distance = f32(0)
+    if len(continuous_action):
+        for k in range(world.actions):
+            scaled_action = min(max((continuous_action[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
+            difference = scaled_action - min(max(scratch[output_row, k], f32(-1)), f32(1))
+            distance += abs(difference) if world.form == _ABSOLUTE else difference * difference
+    else:
+        best = 0
+        for k in range(world.actions):
+            best = k if better(scratch[output_row, k], scratch[output_row, best]) else best
+        distance = f32(0) if best == action else f32(2)
+    distance /= f32(world.actions)
+    return f32(math.exp(f32(-4) * distance)) if world.form == _EXPONENTIAL else -distance
+
+
+@exact_inlined
+def network_step(world, m, state, action, continuous_action, scratch):
+    """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
+    output of the done network, and replace ``state`` by the next state. In a bandit it does not change, and done is
+    1."""
+    flat, size = world.flat[m], world.obs_size
+    reward = np.float32(0)
+    done = np.float32(1)
+    for network in range(1 if world.bandit else 3):  # reward, done, state
+        inputs = scratch[0]  # [action, state]; written again for each network, because the previous one overwrote it
+        if len(continuous_action):
+            for k in range(world.actions):
+                inputs[k] = continuous_action[k]
+        else:
+            for k in range(world.actions):
+                inputs[k] = np.float32(k == action)
+        # The state network runs last, because all three read the state before the step.
+        for k in range(size):
+            inputs[world.actions + k] = np.float32(state[k])
+        if network == 0:
+            output_row = single(world.reward, flat, scratch, 0)
+            reward = scratch[output_row, 0]
+        elif network == 1:
+            output_row = single(world.done, flat, scratch, 0)
+            done = scratch[output_row, 0]
+        else:
+            output_row = single(world.state, flat, scratch, 0)
+            for k in range(size):
+                state[k] = scratch[output_row, k]
+    return reward, done
 
 
 @exact_inlined

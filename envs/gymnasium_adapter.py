@@ -14,10 +14,10 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 import envs.registration  # noqa: F401  # ids of this project
-from envs import promises, wrappers
+from envs import wrappers
 from envs.base import EnvironmentFault, ReplayedEnvironment, Step
 from envs.names import CartPoleParameters, Game, first_line
-from envs.promises import BrokenContract
+from envs.wrappers import BrokenContract
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
@@ -38,7 +38,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     integers, actions are rounded. MultiDiscrete and MultiBinary actions are numbered (`envs.wrappers.FlatAction`).
 
     Raises SettingError if the environment cannot be made. Raises EnvironmentFault if it raises an error, exits, or
-    returns results that are not finite or do not match its spaces (`envs.promises`).
+    returns results that are not finite or do not match its spaces.
     """
 
     def __init__(self, game: Game, members: int, envs: int, render: bool = False) -> None:
@@ -77,7 +77,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 env = self._envs[row] = _make_instance(self.game, self._render)
             try:
                 obs, _ = env.reset(seed=row_seeds[row])
-                promises.check_observation(self._space, obs)
+                wrappers.check_observation(self._space, obs)
                 self._obs[row] = obs
             except BaseException as error:
                 raise self._fault(error) from error
@@ -99,11 +99,11 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 self._row = row  # for `_fault`
                 self._ages[row] += 1
                 obs, reward_of_row, is_terminated, is_truncated, info = envs[row].step(native_actions[row])
-                promises.check_observation(self._space, obs)
-                self._obs[row], reward[row] = obs, promises.as_number(reward_of_row)
-                terminated[row] = promises.as_number(is_terminated, "terminated")
-                truncated[row] = promises.as_number(is_truncated, "truncated")
-                info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
+                wrappers.check_observation(self._space, obs)
+                self._obs[row], reward[row] = obs, wrappers.as_number(reward_of_row)
+                terminated[row] = wrappers.as_number(is_terminated, "terminated")
+                truncated[row] = wrappers.as_number(is_truncated, "truncated")
+                info_values[row] = [wrappers.as_number(info[name], f"info[{name!r}]") for name in names]
         except BaseException as error:
             raise self._fault(error) from error
         self._check_finite("reward", reward)
@@ -132,7 +132,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         try:
             picture: Any = None if instance is None else instance.render()
         except BaseException as error:
-            raise EnvironmentFault(f"{self.game.name} cannot be drawn: {promises.error_reason(error)}") from error
+            raise EnvironmentFault(f"{self.game.name} cannot be drawn: {wrappers.error_reason(error)}") from error
         is_image = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
         if not is_image or min(picture.shape) < 2:  # an array of one row or column is no picture either
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
@@ -146,7 +146,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 if env is not None:
                     env.close()
             except BaseException as error:
-                reason = promises.error_reason(error)
+                reason = wrappers.error_reason(error)
                 print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
@@ -183,7 +183,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if self._row is not None:
             seed = 0 if self._seeds is None else int(self._seeds.flatten()[self._row])
             place += f", step {self._ages[self._row]} of the episode with seed {seed}"
-        return EnvironmentFault(f"{place}: {promises.error_reason(error)}")
+        return EnvironmentFault(f"{place}: {wrappers.error_reason(error)}")
 
 
 def _quiet_mujoco(gym_id: str) -> None:
@@ -234,7 +234,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
         with warnings.catch_warnings(action="ignore") if render else contextlib.nullcontext():
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
         images = wrappers.image_space(env.observation_space)
-        problem = promises.spaces_problem(env, images)
+        problem = wrappers.spaces_problem(env, images)
         raw_env = env.unwrapped
         if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
             # Most environments check every action by `contains` of their action space, which is faster here.
@@ -259,7 +259,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
 def _cause_of(error: BaseException) -> str:
     """Return in words why an instance could not be made. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-        return f"it cannot be made ({promises.error_reason(error)})"
+        return f"it cannot be made ({wrappers.error_reason(error)})"
     for package, extra in _EXTRAS.items():
         if package in str(error).lower():
             return f"it needs {package}; install it: pip install -e '.{extra}'"
@@ -271,7 +271,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
     stacks of grey frames, the newest one last, and other observations to vectors, unless they are vectors already."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
-    if isinstance(env.action_space, promises.COMBINED):
+    if isinstance(env.action_space, wrappers.COMBINED):
         env = wrappers.FlatAction(env)
     if observes_images:
         return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, wrappers.FRAME_SIZE), _NUM_FRAMES)

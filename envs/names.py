@@ -40,7 +40,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class GridParameters(Parameters):
-    """Parameters of `envs.procmaze.ProcMaze` and `envs.gridworld.OpenGrid`."""
+    """Parameters of `envs.gridworld.ProcMaze` and `envs.gridworld.OpenGrid`."""
 
     grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
     spontaneous_termination: bool = setting(True, "rare events, which end the search for the goal")
@@ -49,7 +49,7 @@ class GridParameters(Parameters):
 
 @dataclass(frozen=True)
 class ButtonParameters(Parameters):
-    """Parameters of `envs.buttongrid.ButtonGrid`."""
+    """Parameters of `envs.gridworld.ButtonGrid`."""
 
     grid_size: int = setting(10, "cells along a side of the grid", minimum=2, maximum=100)
     num_buttons: int = setting(3, "buttons, each on a cell of its own", minimum=1, maximum=10_000)
@@ -71,7 +71,7 @@ class FluteParameters(Parameters):
 
 @dataclass(frozen=True)
 class RepeatParameters(Parameters):
-    """Parameter of `envs.repeated.RepeatedDynamics` and `envs.wrappers.RepeatAction`."""
+    """Parameter of `envs.classic_control.RepeatedDynamics` and `envs.wrappers.RepeatAction`."""
 
     action_repeat: int = setting(
         1, "times that each action is taken; time limits count these, all else counts actions", minimum=1, maximum=1000
@@ -83,7 +83,8 @@ _physics_setting = functools.partial(setting, above=0, maximum=1000.0)
 
 @dataclass(frozen=True)
 class CartPoleParameters(Parameters):
-    """Parameters of `envs.cartpole.CartPole` and `envs.wrappers.CartPolePhysics`; the defaults are Gymnasium's."""
+    """Parameters of `envs.classic_control.CartPole` and `envs.wrappers.CartPolePhysics`; the defaults are
+    Gymnasium's."""
 
     gravity: float = _physics_setting(9.8, "of CartPole, in m/s^2")
     cart_mass: float = _physics_setting(1.0, "kg")
@@ -134,8 +135,8 @@ class Game:
 
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
-    """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``procmaze:ProcMaze``, with a time
-    limit of 100 steps. ``kwargs`` replace defaults of its ``parameters``. The program is also registered with
+    """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``gridworld:ProcMaze``, with a
+    time limit of 100 steps. ``kwargs`` replace defaults of its ``parameters``. The program is also registered with
     Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
@@ -170,21 +171,21 @@ _TABLE = (
     Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
     # One point per frame alive. The published task has a time limit of 2100 frames (60 s), but the id has none.
     Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, _DOOM, parameters=RepeatParameters),
-    Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole", parameters=CartPoleParameters),
+    Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.classic_control:CartPole", parameters=CartPoleParameters),
     Game(
         "cartpole-200",
         "CartPole-v0",
         200.0,
         {"max_episode_steps": 200},
-        dynamics="envs.cartpole:CartPole",
+        dynamics="envs.classic_control:CartPole",
         parameters=CartPoleParameters,
     ),
-    Game("acrobot", "Acrobot-v1", dynamics="envs.acrobot:Acrobot"),
-    _repeatable_game("mountaincar", "mountaincar:MountainCar", "MountainCar-v0", 200),
+    Game("acrobot", "Acrobot-v1", dynamics="envs.classic_control:Acrobot"),
+    _repeatable_game("mountaincar", "classic_control:MountainCar", "MountainCar-v0", 200),
     _repeatable_game(
-        "mountaincar-continuous", "mountaincar:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0
+        "mountaincar-continuous", "classic_control:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0
     ),
-    _repeatable_game("pendulum", "pendulum:Pendulum", "Pendulum-v1", 200, 0.0),
+    _repeatable_game("pendulum", "classic_control:Pendulum", "Pendulum-v1", 200, 0.0),
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
@@ -206,9 +207,9 @@ _TABLE = (
     _map_game("HoleRoomLarge", 1.0, 30),
     _map_game("HoleRoomLargeShifted", 1.0, 30),
     # 100 steps, as in the evaluations of model-based generalisation (Young et al. 2023).
-    _tensor_game("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
+    _tensor_game("gridworld:ProcMaze", -1.0, GridParameters, grid_size=4),
     _tensor_game("gridworld:OpenGrid", -1.0, GridParameters),
-    _tensor_game("buttongrid:ButtonGrid", 100.0, ButtonParameters),
+    _tensor_game("gridworld:ButtonGrid", 100.0, ButtonParameters),
     _tensor_game("panflute:PanFlute", 100.0, FluteParameters),
 )
 # Games with continuous actions, besides those whose names end with "-continuous".
@@ -330,10 +331,9 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 def is_continuous(name: str) -> bool:
     """Return whether the environment of this ``name`` takes continuous actions. False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
-    if base_name in GAMES:
-        arguments_may_matter = arguments and GAMES[base_name].takes_arguments
-        if not arguments_may_matter:  # the table knows the answer, so no environment is made
-            return base_name in _CONTINUOUS or base_name.endswith("-continuous")
+    has_free_arguments = arguments and (base_name not in GAMES or GAMES[base_name].takes_arguments)
+    if base_name in GAMES and not has_free_arguments:  # the table knows the answer, so no environment is made
+        return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
 

@@ -165,9 +165,10 @@ class Stages(BaseStages):
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` whose target networks are trained on the flattened pairs ``pairs [M, K]`` of
-        each member (`searched_part`). The states become the table of initial states. ``streams`` sample the initial
-        weights. Center and spread of states are copied from ``template [D]``."""
+        """Train a target network for each member on its pairs of a state and an action, and return the parameters ``[M,
+        D]``. ``pairs [M, K]`` holds the pairs as one row of numbers (`searched_part`). The states also become the table
+        of initial states. ``streams`` sample the initial weights. Center and spread of states are copied from
+        ``template [D]``, the parameters of another proxy."""
         networks = self.parameters
         rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
         states, target_actions = rows.split([networks.state_size, networks.action_size], 2)
@@ -245,7 +246,8 @@ class Stages(BaseStages):
             repeated_states = states.repeat_interleave(networks.action_size, 0)
             inputs = torch.cat([repeated_actions, repeated_states], 1)
             outputs = outputs.flatten()[:, None]
-        # With pairs, the outputs of the target become actions of pairs, so they should be near 0 or 1, not logits.
+        # Outputs for discrete actions are fitted as logits. With the setting ``pairs``, they are fitted as one-hot
+        # vectors, because a search then uses them as the actions of pairs.
         has_logits = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
         weights = networks.split(flat)[name]  # a view, so that ``flat`` changes with it
         fitted_weights = fit(

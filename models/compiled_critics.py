@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from models import compiled as nets
+from models.contract import AgentPolicy
 from models.machine import compiled
-from models.off_policy import ActorPolicy, TwinCriticAgent
+from models.off_policy import TwinCriticAgent
 from models.tiles import copy
 
 Array = np.ndarray[Any, Any]
@@ -131,7 +132,7 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
     return choose
 
 
-def make_player(policy: ActorPolicy) -> nets.Player | None:
+def make_player(policy: AgentPolicy) -> nets.Player | None:
     """Return the greedy ``policy`` for compiled code, or None if it samples its actions."""
     if policy.streams is not None:
         return None

@@ -8,7 +8,7 @@ observation, A the size of a continuous action (discrete actions have no axis A)
 |---|---|---|
 | `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
 | `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
-| `InnerAgent` | steps.py, on proxies | the same, ``with_weights`` for ``begin``, ``flat_parameters`` |
+| `InnerAgent` | steps.py, on proxies | the same, ``flat_parameters``, and ``policy_actions`` for ``begin`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. All
 numbers of member m depend only on ``seeds[m]`` and its experience, and are the same to the bit for any other members.
@@ -238,8 +238,14 @@ class InnerAgent(StepAgent):
         return 1.0
 
     @abstractmethod
+    def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
+        """Return actions ``[M', E]`` or ``[M', E, A]`` of the policy with weights ``flat_parameters [M', D]``, for
+        ``obs [M', E, O]`` and any number of members M'. They are greedy or, with random generators ``streams``,
+        sampled."""
+
     def with_weights(self, flat_parameters: Tensor) -> Policy:
         """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
+        return AgentPolicy(self, flat_parameters)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> Policy:
         """Return the greedy policy of the current weights. No argument has an effect."""
@@ -256,3 +262,16 @@ class InnerAgent(StepAgent):
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, after compiled code has made them."""
         self.steps += steps
+
+
+class AgentPolicy(Policy):
+    """The policy of an ``agent`` with the weights ``flat_parameters [M, D]``. Actions are sampled with the random
+    generators ``streams``, or greedy if it is None."""
+
+    def __init__(self, agent: Any, flat_parameters: Tensor, streams: Streams | None = None):
+        self.agent, self.flat_parameters, self.streams = agent, flat_parameters, streams
+        self.members = len(flat_parameters)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        return self.agent.policy_actions(self.flat_parameters, obs, self.streams)  # type: ignore[no-any-return]

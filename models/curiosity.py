@@ -103,7 +103,7 @@ class Icm(Curiosity):
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the errors of the inverse and the forward model, ``[M, B]`` each. ``action_vectors [M, B, a]`` is
         ``action`` as the input of the forward model (`_action_vectors`)."""
-        layers = _weight_bias_pairs(self.network)
+        layers = self.network.weights()
         feature_layers, inverse_layers = layers[:3], layers[3:6]
         # The forward model: three layers before the residual blocks, two in each block, and two after them.
         layers_before, block_layers, layers_after = layers[6:9], layers[9:-2], layers[-2:]
@@ -160,8 +160,8 @@ class Rnd(Curiosity):
         clip = self.config.rnd_clip
         x = ((next_obs - mean) / deviation).clamp(-clip, clip).float()
         with torch.enable_grad():
-            predicted = _mlp(x, _weight_bias_pairs(self.network), F.leaky_relu)
-            target = _mlp(x, _weight_bias_pairs(self.target_network), F.leaky_relu)
+            predicted = _mlp(x, self.network.weights(), F.leaky_relu)
+            target = _mlp(x, self.target_network.weights(), F.leaky_relu)
             error = (predicted - target).square().mean(2)
             self._step(error.mean(1), learning)
         error = error.detach()
@@ -180,12 +180,6 @@ def build_curiosity(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> 
 def _dense_layers(name: str, *sizes: int) -> list[Dense]:
     """Return the layers ``<name>.0``, ``<name>.1``, ... between successive ``sizes``."""
     return [Dense(f"{name}.{i}", inputs, outputs) for i, (inputs, outputs) in enumerate(pairwise(sizes))]
-
-
-def _weight_bias_pairs(network: Network) -> list[tuple[Tensor, Tensor]]:
-    """Return weight and bias of each layer, ``[M, in, out]`` and ``[M, out]``."""
-    weights = network.weights()  # weights and biases alternate
-    return list(zip(weights[::2], weights[1::2], strict=True))
 
 
 def _mlp(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], activation: Any) -> Tensor:

@@ -107,26 +107,25 @@ class Network(nn.Module):
             rows.append(torch.cat([weight.reshape(-1) for weight in weights]))
         self.flat = nn.Parameter(torch.stack(rows))  # [M, D]
 
-    def weights(self) -> list[Tensor]:
-        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`."""
-        return self._split(self.flat)
-
-    def _split(self, flat: Tensor) -> list[Tensor]:
-        """Return weight and bias of each layer as views of all parameters ``flat [M, D]``."""
+    def weights(self, flat: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, as views of the parameters ``flat [M,
+        D]`` (None: the module's)."""
         # The gradient of `Tensor.split` is one concatenation. Slices would be slower: their gradient is a sum of one
         # tensor [M, D] for each layer.
-        parts = flat.split(self._sizes, dim=1)
-        return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        parts = (self.flat if flat is None else flat).split(self._sizes, dim=1)
+        views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return list(zip(views[::2], views[1::2], strict=True))  # weights and biases alternate
 
     def pairs(self, member: int) -> list[tuple[Tensor, Tensor]]:
         """Return weight ``[out, in]`` and bias ``[out]`` of each layer of one member, without autograd."""
-        weights = [tensor[member] for tensor in self._split(self.flat.detach())]
-        return [(weight.T, bias) for weight, bias in zip(weights[::2], weights[1::2], strict=True)]
+        return [(weight[member].T, bias[member]) for weight, bias in self.weights(self.flat.detach())]
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return views of `flat` by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
-        names = [f"{layer.name}.{kind}" for layer in self.layers for kind in ("weight", "bias")]
-        return dict(zip(names, self._split(self.flat), strict=True))
+        views: dict[str, Tensor] = {}
+        for layer, (weight, bias) in zip(self.layers, self.weights(), strict=True):
+            views |= {f"{layer.name}.weight": weight, f"{layer.name}.bias": bias}
+        return views
 
 
 def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,7 +218,6 @@ class ConvolutionalTrunk(Network):
         """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``. ``flat [M, D]`` are the weights (None:
         the module's)."""
         x = images.float() / 255.0
-        weights = self.weights() if flat is None else self._split(flat)  # weights and biases alternate
-        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+        for weight, bias in self.weights(flat):
             x = convolution(x, weight, bias).relu()
         return x.flatten(2)

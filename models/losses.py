@@ -86,8 +86,8 @@ def _max_entropy(logits: Tensor) -> float:
 
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``, NaN if all returns
-    are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding. The first weight must be above 0, because
-    `_variance` subtracts the first value from the others."""
+    are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding. The first number must not be padding,
+    because `_variance` subtracts the first value from the others."""
     total_variance = _variance(returns, weight)
     unexplained_part = _variance(returns - values, weight) / total_variance
     return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)

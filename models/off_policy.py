@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.contract import Command, GreedyNetwork, InnerAgent, Policy
+from models.contract import AgentPolicy, Command, GreedyNetwork, InnerAgent
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
 from models.optim import MemberAdam, norms, polyak_update
@@ -22,15 +22,12 @@ from models.state import Stateful
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
 from models.varied import groups
 
-# Attributes that hold state of the members, and are also saved.
-_STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
-
 
 class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below. Of the ``random_numbers``,
     "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
 
-    saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
+    saved: ClassVar[tuple[str, ...]] = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity", "steps")
     optimizer: MemberAdam  # of ``flat_parameters``
     replay_buffer: ReplayBuffer
     noise: NoiseBlocks
@@ -79,7 +76,8 @@ class OffPolicyAgent(InnerAgent):
         learning = self.learning()
         statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
         if self.random_numbers and learning.any():
-            no_member = torch.zeros(self.members, dtype=torch.bool)  # so that no networks behind novelty are trained
+            # `minibatch` would also train the networks of ``curiosity``. They are trained in no member here.
+            no_member = torch.zeros(self.members, dtype=torch.bool)
             statistics = self.statistics(self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member))
         return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
 
@@ -334,12 +332,13 @@ class TwinCriticAgent(OffPolicyAgent):
         head = "argmax" if isinstance(self.spaces.actions, Discrete) else "tanh"
         return GreedyNetwork(layers, activations, head)
 
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "ActorPolicy":
+    def begin(self, envs: int, streams: Streams, **_: Any) -> AgentPolicy:
         """Return the greedy policy or, with ``test_noise``, one that samples. ``sample`` has no effect."""
-        return ActorPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
+        return AgentPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
-    def with_weights(self, flat_parameters: Tensor) -> "ActorPolicy":
-        return ActorPolicy(self, flat_parameters)
+    def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
+        vectors = self.evaluation_vectors(self.actor(flat_parameters, obs), streams)
+        return self.clip(vectors.nan_to_num(0.0))  # a diverged member continues to play
 
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
@@ -359,18 +358,3 @@ class TwinCriticAgent(OffPolicyAgent):
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss"."""
         raise NotImplementedError
-
-
-class ActorPolicy(Policy):
-    """Evaluation policy of M trained actors with the weights ``flat_parameters [M, D]``. Actions are sampled with the
-    random generators ``streams``, or greedy if it is None."""
-
-    def __init__(self, agent: TwinCriticAgent, flat_parameters: Tensor, streams: Streams | None = None):
-        self.agent, self.flat_parameters, self.streams = agent, flat_parameters, streams
-        self.members = len(flat_parameters)
-
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
-        outputs = self.agent.actor(self.flat_parameters, obs)
-        vectors = self.agent.evaluation_vectors(outputs, self.streams)
-        return self.agent.clip(vectors.nan_to_num(0.0))  # a diverged member continues to play

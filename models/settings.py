@@ -157,9 +157,9 @@ def machine_code(**properties: Any) -> Any:
 
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), scope: str = "") -> Any:
-    """Return a `setting` for the activation of hidden layers. Four activations are always allowed, ``extra_choices``
-    are additional ones. In the help, the text ``scope``, such as ", except tanh in the last layer", follows the words
-    "hidden layers", and ``source`` is a citation."""
+    """Return a `setting` for the activation of hidden layers: one of four activations or of ``extra_choices``. Its help
+    is "activation of the hidden layers", then the text ``scope``, such as ", except tanh in the last layer", and the
+    citation ``source``, such as "F"."""
     citation = f" [{source}]" if source else ""
     choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
     return setting(default, f"activation of the hidden layers{scope}{citation}", choices=choices)
@@ -295,6 +295,7 @@ def parse_value(item: type, text: str) -> Any:
     """Parse ``text`` as type ``item`` (bool, int, float or str). Integers may be written as ``1e5`` or ``0x10``, bools
     as in `_SWITCH`. Raises ValueError, also for NaN and infinities."""
     if item is int:
+        # Digits with an exponent, such as 1e5 or 2.5e+3.
         if re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
             return int(float(text))
         return int(text, 10 if text.isdecimal() else 0)  # base 0 reads prefixes such as 0x, but rejects 007

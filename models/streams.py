@@ -266,7 +266,7 @@ class NoiseBlocks(Blocks):
         return {"streams": self.block_start, "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`, by sampling the current block again, as block number 0."""
+        """Restore the result of `state_dict`, by sampling the current block again. ``number`` starts again at 0."""
         used = state["used"]
         if used is None:
             self.seek(state["streams"], -1)

@@ -31,9 +31,7 @@ LAYERS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning
 IMPORTERS = {
     "ray": ("control/commands/tune.py", "control/evolution/cluster.py"),
     "optuna": ("control/commands/tune.py", "control/reports/search.py"),
-    "gymnasium": tuple(
-        f"envs/{name}.py" for name in ("gymnasium_adapter", "promises", "wrappers", "names", "tensor_gym")
-    )
+    "gymnasium": tuple(f"envs/{name}.py" for name in ("gymnasium_adapter", "wrappers", "names", "tensor_gym"))
     + ("control/loops/recordings.py",)
     + tuple(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy", "rewards")),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),

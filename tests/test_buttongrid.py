@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from envs.buttongrid import ButtonGrid
+from envs.gridworld import ButtonGrid
 from envs.tensor import TensorEnvironment
 from hashed import plain_uniform_at, random_actions, reward_rate
 

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from envs.buttongrid import ButtonGrid
-from envs.gridworld import OpenGrid
+from envs.gridworld import ButtonGrid, OpenGrid, ProcMaze
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES
 from envs.panflute import PanFlute
-from envs.procmaze import ProcMaze
 from envs.seeded import uniform_at
 from envs.tensor import SEED, TIME, ChanceDynamics, TensorEnvironment
 from hashed import random_actions

@@ -270,7 +270,7 @@ def test_continuous_actions_are_clipped_and_noisy() -> None:
 @pytest.mark.parametrize("case", ["UDRL", "RCP-R", "RCP-A"])
 def test_policy_loss_is_weighted_cross_entropy(case: str) -> None:
     agent = experienced_agent(case)
-    if agent.value:
+    if agent.config.desire_advantage:
         agent._refresh_advantages()
     slots = agent.memory.index(0).unsqueeze(0)
     loss, plain = agent._policy_loss(slots)
@@ -278,7 +278,7 @@ def test_policy_loss_is_weighted_cross_entropy(case: str) -> None:
     step_losses = cross_entropy(agent(obs, torch.stack(command, -1)), action)
     weights = torch.ones_like(step_losses)
     if case != "UDRL":
-        (by,) = agent.memory.gather(slots, ["advantage" if agent.value else "cum_rew"])
+        (by,) = agent.memory.gather(slots, ["advantage" if agent.config.desire_advantage else "cum_rew"])
         weights = exponential_weights(by, agent.config.beta, agent.config.max_weight)
         assert weights.std() > 0
     torch.testing.assert_close(loss, (step_losses * weights).mean(1))

@@ -21,8 +21,8 @@ from envs.make import _cached_dynamics
 from fake_runs import load_script
 from helpers import ALL, MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
-from models.agents.model_generalisation.experience import Transitions
-from models.agents.model_generalisation.latents import sample_classes
+from models.agents.model_generalisation.imagination import sample_classes
+from models.agents.model_generalisation.values import Transitions
 
 NAMES = MODELS[:5]
 MAZE, FLUTE = "procmaze,grid_size=3", "panflute,num_pipes=3"

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from envs.buttongrid import ButtonGrid
-from envs.procmaze import ProcMaze
+from envs.gridworld import ButtonGrid, ProcMaze
 from helpers import torch_network
 from models.agents.model_generalisation.agent import Agent
 from models.mlp import MlpNetwork

@@ -162,4 +162,5 @@ def test_views_follow_weights_that_move() -> None:
     with torch.no_grad():
         network.weights()
         network.flat.data = network.flat.data + 1
-        assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])
+        ((weight, _),) = network.weights()
+        assert torch.equal(weight, network.named_weights()["a.weight"])

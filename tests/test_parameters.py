@@ -14,7 +14,7 @@ import trainer
 from control.cli.parse import parse
 from control.cli.settings import as_dict, from_dict, to_yaml
 from control.storage.run_dir import parent
-from envs.buttongrid import ButtonGrid
+from envs.gridworld import ButtonGrid
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, CartPoleParameters, RepeatParameters, is_continuous, resolve

@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hashed
-from envs.gridworld import EXTRA, GOAL, POSITION, OpenGrid
-from envs.procmaze import ProcMaze
+from envs.gridworld import EXTRA, GOAL, POSITION, OpenGrid, ProcMaze
 from envs.seeded import uniform_at
 from envs.tensor import SEED, TIME
 from models.spaces import Discrete, Spaces

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.memory import Episode, EpisodeMemory
-from models.replay import Columns, ReplayBuffer
+from models.replay import Columns, Episode, EpisodeMemory, ReplayBuffer
 from models.streams import Streams
 
 FLOAT = torch.float32

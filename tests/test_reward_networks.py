@@ -21,8 +21,7 @@ from control.reports.figures import DEFAULT_STYLE
 from control.reports.reward import _map, best_moves
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
-from envs.potentials import HAND
-from envs.reward import Stages, collect_transitions
+from envs.reward import HAND, Stages, collect_transitions
 from models.proxies import fitting
 from models.proxies.reward.networks import Networks
 from models.streams import Streams

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.cartpole import CartPole
+from envs.classic_control import CartPole
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, sample_observations, starts_of
 from envs.tensor import TensorEnvironment

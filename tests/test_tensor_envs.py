@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from envs import seeded
-from envs.cartpole import CartPole
+from envs.classic_control import CartPole
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, CartPoleParameters, resolve

@@ -9,11 +9,26 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
-from understudy.layers import ACTIVATIONS
+import numpy as np
 
 Json = Mapping[str, Any]
+
+
+def _leaky_relu(slope: float, x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, x * np.float32(slope))
+
+
+# No lambdas, because environments that contain them are pickled.
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": partial(np.maximum, np.float32(0)),
+    "leakyrelu": partial(_leaky_relu, 0.01),
+    "tanh": np.tanh,
+    "prelu": partial(_leaky_relu, 0.25),
+    "identity": np.positive,
+}
 
 
 class Setting(NamedTuple):

@@ -3,14 +3,13 @@
 import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import gymnasium
 import numpy as np
 
 from understudy.hashing import normal, uniform
-from understudy.kinds import FORMS, FREE, KINDS
-from understudy.layers import ACTIVATIONS, join_networks, run_layers
+from understudy.kinds import ACTIVATIONS, FORMS, FREE, KINDS
 from understudy.proxy import BOUND, Proxy, ProxyError
 
 SEEDS = 2**62  # upper bound of the seed of the first episode; each further episode adds 1
@@ -45,6 +44,8 @@ IDS = {
     "swimmer": "Swimmer-v5",
     **{name.lower(): f"understudy/{name}-v0" for name in _MAPS},
 }
+Layers = list[tuple[np.ndarray, np.ndarray]]
+"""Weights ``[in, out]`` and biases ``[out]``, from the first layer on."""
 Starts = Callable[[np.ndarray], np.ndarray]
 """A function from seeds ``[...]`` int64, with at least one axis, to initial states ``[..., S]`` float32."""
 
@@ -117,6 +118,37 @@ class Program:
             return run_layers(hidden, layers, self._activation)
 
         return starts
+
+
+def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
+    """Join networks of equal depth, which have the same inputs, into one wide network, so that a step takes one matrix
+    product per layer. ``names`` are the networks' names in ``tensors``, such as ``state`` for ``state.0.weight``."""
+    layers: Layers = []
+    while f"{names[0]}.{len(layers)}.weight" in tensors:
+        weights = [tensors[f"{name}.{len(layers)}.weight"].T for name in names]
+        bias = np.concatenate([tensors[f"{name}.{len(layers)}.bias"] for name in names])
+        # The networks share the inputs of the first layer. A later layer has inputs of each network alone.
+        weight = _block_diagonal(weights) if layers else np.concatenate(weights, 1)
+        layers.append((weight, bias))
+    return layers
+
+
+def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
+    """Return a matrix with the ``blocks`` along its diagonal and zeros elsewhere."""
+    matrix = np.zeros(np.sum([block.shape for block in blocks], 0), np.float32)
+    row = column = 0
+    for block in blocks:
+        matrix[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return matrix
+
+
+def run_layers(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the outputs ``[..., out]`` of a network. ``hidden`` is the result of its first layer before the
+    activation, and ``layers`` are the layers after the first."""
+    for weight, bias in layers:
+        hidden = activation(hidden) @ weight + bias
+    return hidden
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

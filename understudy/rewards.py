@@ -17,9 +17,8 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
 from understudy.files import load
-from understudy.kinds import MODES, MOST_EXPONENT, Mode
-from understudy.layers import ACTIVATIONS, run_layers
-from understudy.program import IDS
+from understudy.kinds import ACTIVATIONS, MODES, MOST_EXPONENT, Mode
+from understudy.program import IDS, run_layers
 from understudy.proxy import Proxy, ProxyError
 
 NATIVE = "native_reward"  # entry of info for the environment's reward

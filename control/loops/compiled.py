@@ -37,9 +37,8 @@ from models.agents.sac import compiled as sac
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete import compiled as td3_discrete
-from models.contract import InnerAgent, Policy
+from models.contract import AgentPolicy, InnerAgent, Policy
 from models.machine import EXACT, INLINE, INNER, cache_folder, kernel
-from models.off_policy import ActorPolicy
 from models.registry import agent_class, default_config
 from models.spaces import Continuous
 from models.streams import Streams
@@ -50,8 +49,6 @@ WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
-# The kind of agent by its policy. `ActorPolicy` is not here, because several kinds have it.
-_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular}
 
 
 # The next four functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
@@ -330,14 +327,11 @@ def _world_of(agent: Any, environment: Environment) -> envs.World:
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
     """Return what compiled code needs to play a greedy policy: the policy as a player, and its environment as a world.
     Return None if a compiled function is missing or if episodes may never end."""
-    if isinstance(policy, ActorPolicy):  # several kinds of agents have this policy
-        kind = KINDS.get(type(policy.agent))
-    else:
-        kind = _POLICIES.get(type(policy))
+    kind = KINDS.get(type(policy.agent)) if isinstance(policy, AgentPolicy) else None
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
     player = kind.make_player(policy)
-    world = envs.make_world(environment, cells_only=isinstance(policy, tabular.Greedy))
+    world = envs.make_world(environment, cells_only=kind is tabular)
     return None if player is None or world is None else (player, world)
 
 

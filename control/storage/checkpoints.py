@@ -12,8 +12,8 @@ import torch
 from control.cli.errors import missing_reason
 from control.cli.settings import Settings, from_dict
 from control.storage.run_dir import replacing, version_folders
-from models.archive import read_archive
 from models.settings import UserError
+from models.state import read_archive
 
 OURS = "understudy"
 FORMAT = 8  # the only format that this version reads

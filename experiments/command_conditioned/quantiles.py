@@ -38,7 +38,7 @@ def measure(flags: argparse.Namespace) -> None:
     """Predict the quantiles in each state. Raises SettingError for a run without ranks or of another environment."""
     check_given(flags, LAYOUT)
     agent: Any = trainer.load(flags.run).module.loop.agents[0]
-    if getattr(agent, "quantile_net", None) is None or agent.spaces.obs_shape != (8,):
+    if not getattr(agent.config, "desire_rank", False) or agent.spaces.obs_shape != (8,):
         raise SettingError(f"run is {flags.run!r}; allowed: one of --preset ranks on lunarlander", "run")
     obs = torch.tensor(list(STATES.values())).expand(agent.members, -1, -1)
     quantiles = (agent._quantiles(obs) * agent._value_scale()[:, None, None]).mean(0)  # [state, Q]

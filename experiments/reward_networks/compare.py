@@ -41,8 +41,7 @@ from control.reports.tables import Table
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.names import resolve
-from envs.potentials import HAND
-from envs.reward import RewardedEnvironment
+from envs.reward import HAND, RewardedEnvironment
 from experiments.comparison import REWARD_ROWS, check_given, check_number, numbers_in, run_script, script_flags
 from models.mixture import Mixture
 from models.off_policy import TwinCriticAgent

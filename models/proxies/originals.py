@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from models.archive import read_archive
+from models.state import read_archive
 from understudy.files import refused
 
 LARGEST = 2 * 10**6  # bytes; the largest files of both projects have less than one megabyte
@@ -84,6 +84,7 @@ def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     tensors: Arrays = {}
     last_layers = {"state": -1, "reward": -1, "done": -1}
     for key, tensor in model.items():
+        # For example, "env.state_net.2.bias" is the part "bias" of the network "state".
         match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
         if match is None or tensor.dtype != torch.float32:
             raise ValueError(f"its tensor {key[:60]!r} is not of such a network")

@@ -215,9 +215,9 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1. ``test_limit`` grows linearly between the generations in
-        ``test_limit_grows``. After ``second_phase`` generations, settings whose names begin with ``second_`` replace
-        others, unless they are None: ``second_steps`` replaces ``inner_steps``."""
+        """Return the settings of a generation, counted from 1. After ``second_phase`` generations, settings whose names
+        begin with ``second_`` replace others, unless they are None. ``test_limit`` grows linearly from
+        ``test_limit_first`` between the two generations in ``test_limit_grows``."""
         changes: dict[str, Any] = {}
         if self.second_phase is not None and generation > self.second_phase:
             changes = {
@@ -229,9 +229,9 @@ class SearchConfig:
             }
         if self.test_limit_first is not None:
             assert self.test_limit is not None
-            begin, end = self.test_limit_grows  # generations
-            growing_generations = min(max(generation, begin), end) - begin
-            growth = (self.test_limit - self.test_limit_first) * growing_generations // (end - begin)
+            begin, end = self.test_limit_grows
+            num_passed = min(max(generation, begin), end) - begin  # generations since ``begin``
+            growth = (self.test_limit - self.test_limit_first) * num_passed // (end - begin)
             changes["test_limit"] = self.test_limit_first + growth
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
@@ -277,8 +277,8 @@ def validate(config: SearchConfig) -> str | None:
         return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
         return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
-    # (setting, whether its value needs the other setting, other setting)
-    needs = (
+    # A setting, whether its value requires another setting, and the name of this other setting.
+    requirements = (
         ("solved_bonus", config.solved_bonus > 0, "solved_reward"),
         ("inner_rule", config.inner_rule == "tests", "solved_reward"),
         ("objective", config.objective == "threshold", "solved_reward"),
@@ -287,8 +287,8 @@ def validate(config: SearchConfig) -> str | None:
         ("choose_by", config.choose_by == "stays", "test_every"),
         ("quit_when_solved", config.quit_when_solved, "solved_reward"),
     )
-    for name, holds, required_name in needs:
-        if holds and getattr(config, required_name) is None:
+    for name, is_required, required_name in requirements:
+        if is_required and getattr(config, required_name) is None:
             allowed = _DESCRIPTIONS[required_name]
             return f"{name} is {getattr(config, name)!r}, but {required_name} is null; allowed: {allowed}"
     if config.test_every is not None and config.inner_rule != "budget":

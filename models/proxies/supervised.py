@@ -118,8 +118,8 @@ class Fit:
         return (values - center) / spread.where(spread > 0, 1.0)
 
     def in_raw_units(self, flat: Tensor) -> Tensor:
-        """Return the parameters ``flat [1, D]`` of a fit for inputs and outputs in raw units. A logit of 0 becomes
-        `ENDS_ABOVE`."""
+        """Convert the parameters ``flat [1, D]`` of a fit, for standardised inputs and outputs, to parameters for raw
+        inputs and outputs. The done network then outputs `ENDS_ABOVE` instead of a logit of 0."""
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``

@@ -24,9 +24,9 @@ from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
 from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, pinball_loss, squared_error
-from models.memory import Episode, EpisodeMemory
 from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients, polyak_update
+from models.replay import Episode, EpisodeMemory
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
@@ -58,14 +58,12 @@ class Agent(EpisodeAgent):
         self.policy = policy_class(
             num_features, num_commands, self.num_outputs, config.hidden_sizes, init_streams, config.activation
         )
-        value_sizes = (num_features, *config.value_hidden_sizes)
-        self.value: MlpNetwork | None = None
-        self.quantile_net: MlpNetwork | None = None
-        if config.desire_advantage:
-            self.value = MlpNetwork((*value_sizes, 1), config.activation, init_streams)
-        if config.desire_rank:
-            num_quantiles = len(config.quantile_levels)
-            self.quantile_net = MlpNetwork((*value_sizes, num_quantiles), config.activation, init_streams)
+        # Predicts the value of a state or, if ranks are commanded, quantiles of the return-to-go.
+        self.state_network: MlpNetwork | None = None
+        if config.desire_advantage or config.desire_rank:
+            num_outputs = len(config.quantile_levels) if config.desire_rank else 1
+            sizes = (num_features, *config.value_hidden_sizes, num_outputs)
+            self.state_network = MlpNetwork(sizes, config.activation, init_streams)
         self.levels = torch.tensor(config.quantile_levels)
         # Policy and trunk with averaged weights.
         trained = nn.ModuleList([self.policy, self.trunk])
@@ -73,11 +71,10 @@ class Agent(EpisodeAgent):
         capacity = sys.maxsize if config.is_offline else config.buffer_size  # a whole dataset is kept
         self.memory = EpisodeMemory(self.members, capacity, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
-        # The second network is for values or for quantiles: settings do not allow both.
-        state_network = self.quantile_net if self.value is None else self.value
-        if state_network is not None:
-            # Returns say more about images than actions do, so both losses train the trunk.
-            self.optimizers.append(Adam([state_network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
+        if self.state_network is not None:
+            # Both optimizers train the convolutions: these learn more from returns than from actions.
+            params = [self.state_network.flat, *self.trunk.parameters()]
+            self.optimizers.append(Adam(params, config.value_lr or config.lr))
         self._grad_norms: list[Tensor] = []  # [M] each, of the updates of the latest `_descend`
         self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
         self.is_discrete = isinstance(spaces.actions, Discrete)
@@ -117,10 +114,10 @@ class Agent(EpisodeAgent):
         config = self.config
         metrics = {}
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
-        if self.quantile_net is not None:
+        if config.desire_rank:
             loss = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
             metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
-        if self.value is not None:
+        if config.desire_advantage:
             self._refresh_advantages()  # computes the targets of the value network
             metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
             metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
@@ -172,7 +169,7 @@ class Agent(EpisodeAgent):
         """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
         squared error of continuous actions in units of half their range. ``command`` has a tensor ``[M, B]`` for each
         of `_command_fields`."""
-        if self.quantile_net is not None:
+        if self.config.desire_rank:
             column = self.commands.column["rank"]  # it holds returns-to-go until here
             command[column] = self.rank(obs, command[column])
         outputs = self(obs, torch.stack(command, dim=-1))
@@ -193,7 +190,7 @@ class Agent(EpisodeAgent):
         If ranks are commanded and the quantile network has been trained, it is the TD(lambda) return instead."""
         config, reward, valid = self.config, trajectory.reward, trajectory.valid
         # The second optimiser trains the quantile network.
-        is_trained = self.quantile_net is not None and self.optimizers[1].param_groups[0]["step_count"] > 0
+        is_trained = config.desire_rank and self.optimizers[1].param_groups[0]["step_count"] > 0
         if not is_trained:
             return discounted_returns(reward, valid, config.discount)
         values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
@@ -231,7 +228,7 @@ class Agent(EpisodeAgent):
                 "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
             }
             extras = {"return": episode_returns[member, e].clone()}
-            if self.value is not None:
+            if self.config.desire_advantage:
                 steps["reward"] = trajectory.reward[:length, member, e]
                 # `_refresh_advantages` fills these in.
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
@@ -383,14 +380,15 @@ class Agent(EpisodeAgent):
 
     def _value(self, obs: Tensor) -> Tensor:
         """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`."""
-        if self.value is None:  # the mean of the predicted quantiles
+        if self.config.desire_rank:  # the mean of the predicted quantiles
             return (self._quantiles(obs) * level_weights(self.levels)).sum(-1)
-        return self.value(self.trunk(obs)).squeeze(-1)
+        return self._quantiles(obs).squeeze(-1)
 
     def _quantiles(self, obs: Tensor) -> Tensor:
-        """Return quantiles of the return-to-go from ``obs [M, B, *O]``, ``[M, B, Q]`` in units of `_value_scale`."""
-        assert self.quantile_net is not None
-        return self.quantile_net(self.trunk(obs))  # type: ignore[no-any-return]
+        """Return quantiles of the return-to-go from ``obs [M, B, *O]``, or its mean alone if no ranks are commanded:
+        ``[M, B, Q]`` or ``[M, B, 1]``, in units of `_value_scale`."""
+        assert self.state_network is not None
+        return self.state_network(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean pinball loss ``[M]`` of the quantile network on the steps ``slots [M, B]``, in units of

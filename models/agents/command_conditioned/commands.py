@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.command_conditioned.config import Config
-from models.memory import EpisodeMemory
+from models.replay import EpisodeMemory
 from models.streams import Streams
 
 # Return-to-go, return of the whole episode, number of remaining steps, advantage, rank of the return-to-go.

@@ -1,6 +1,7 @@
 """The policies of the family. They map ``obs [M, B, O]`` and a scaled ``command [M, B, C]`` to logits or means of
 actions, ``[M, B, outputs]``. Each hidden layer has the ``activation``, which is ReLU in the papers."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -12,7 +13,41 @@ from models.streams import Streams
 Layers = list[tuple[Tensor, ...]]  # of one member, as in `models.contract.GreedyNetwork`
 
 
-class BehaviorNetwork(Network):
+class _LayersWithGates(Network):
+    """Base class of policies of layers ``f(W x) * sigmoid(K command)``, of which some have no gate K. Each item of
+    ``layers`` is a layer, or a layer and its gate. The last layer is affine. If ``embeds``, f is tanh in the first
+    layer."""
+
+    def __init__(self, layers: Sequence[tuple[Dense, ...]], streams: Streams, activation: str, embeds: bool = False):
+        self.has_gate = [len(layer_and_gate) == 2 for layer_and_gate in layers]
+        self.embeds = embeds
+        super().__init__([layer for layer_and_gate in layers for layer in layer_and_gate], streams, activation)
+
+    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        """Return logits or action means ``[M, B, outputs]``."""
+        x, weights = obs, iter(self.weights())  # of the layers and the gates, in order
+        last = len(self.has_gate) - 1
+        for i, has_gate in enumerate(self.has_gate):
+            x = dense(x, *next(weights))
+            if i == 0 and self.embeds:
+                x = x.tanh()
+            elif i < last:
+                x = self.activation(x)
+            if has_gate:
+                x = x * sigmoid(dense(command, *next(weights)))
+        return x
+
+    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+        """Return layers and activations of one member (`models.contract.GreedyNetwork`)."""
+        pairs = iter(self.pairs(member))
+        layers: Layers = [(*next(pairs), *next(pairs)) if has_gate else next(pairs) for has_gate in self.has_gate]
+        activations: list[str | float] = [self.slope] * (len(layers) - 1)
+        if self.embeds:
+            activations[0] = "tanh"
+        return layers, activations
+
+
+class BehaviorNetwork(_LayersWithGates):
     """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, hidden layers (ReLU), affine output. The
     order of parameters is the public code's. Weights start orthogonal, with gain 1 for both embeddings and sqrt 2 for
     hidden layers. The output layer has torch's default initialisation."""
@@ -23,25 +58,25 @@ class BehaviorNetwork(Network):
         # Names of layers are the public code's. Their numbers are positions in an `nn.Sequential`, in which activations
         # have the odd positions. Both embeddings have the width ``hidden[0]``, because they are multiplied elementwise.
         embeddings = (("state", inputs), ("command", num_commands))
-        layers = [Dense(f"{name}_fc.0", fan_in, hidden[0], gain=1.0) for name, fan_in in embeddings]
+        layers: list[tuple[Dense, ...]] = [
+            tuple(Dense(f"{name}_fc.0", fan_in, hidden[0], gain=1.0) for name, fan_in in embeddings)
+        ]
         for i, (fan_in, fan_out) in enumerate(pairwise(hidden)):
-            layers.append(Dense(f"output_fc.{2 * i}", fan_in, fan_out, gain=RELU_GAIN))
-        layers.append(Dense(f"output_fc.{2 * (len(hidden) - 1)}", hidden[-1], outputs))
-        super().__init__(layers, streams, activation)
+            layers.append((Dense(f"output_fc.{2 * i}", fan_in, fan_out, gain=RELU_GAIN),))
+        layers.append((Dense(f"output_fc.{2 * (len(hidden) - 1)}", hidden[-1], outputs),))
+        super().__init__(layers, streams, activation, embeds=True)
 
-    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return logits or action means ``[M, B, outputs]``."""
-        state_weight, state_bias, command_weight, command_bias, *hidden, output_weight, output_bias = self.weights()
-        x = dense(obs, state_weight, state_bias).tanh() * sigmoid(dense(command, command_weight, command_bias))
-        for weight, bias in zip(hidden[::2], hidden[1::2], strict=True):  # weights and biases alternate
-            x = self.activation(dense(x, weight, bias))
-        return dense(x, output_weight, output_bias)
 
-    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
-        """Return layers and activations of one member (`models.contract.GreedyNetwork`). The first layer has a gate."""
-        embedding, gate, *layers = self.pairs(member)
-        num_hidden = len(layers) - 1  # after the embedding
-        return [(*embedding, *gate), *layers], ["tanh", *[self.slope] * num_hidden]
+class GatedNetwork(_LayersWithGates):
+    """RCP's policy: hidden layers ``activation(W x) * sigmoid(K command)``, affine output, torch's initialisation."""
+
+    def __init__(
+        self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
+    ):
+        layers: list[tuple[Dense, ...]] = []
+        for i, (fan_in, fan_out) in enumerate(pairwise((inputs, *hidden))):
+            layers.append((Dense(f"layer_fc.{i}", fan_in, fan_out), Dense(f"gate_fc.{i}", num_commands, fan_out)))
+        super().__init__([*layers, (Dense("output_fc", hidden[-1], outputs),)], streams, activation)
 
 
 class HyperNetwork(Network):
@@ -73,13 +108,13 @@ class HyperNetwork(Network):
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or action means ``[M, B, outputs]``."""
-        state_weight, state_bias, *generators = self.weights()
-        x = dense(obs, state_weight, state_bias).tanh()
+        embedding, *generators = self.weights()
+        x = dense(obs, *embedding).tanh()
         members, batch = x.shape[:2]
         for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
-            # Each layer has four tensors. Its generated weight is weight_slope * command + weight_offset, and its
-            # generated bias is bias_slope * command + bias_offset.
-            weight_slope, weight_offset, bias_slope, bias_offset = generators[4 * i : 4 * i + 4]
+            # The generated weight is weight_slope * command + weight_offset, and the generated bias is bias_slope *
+            # command + bias_offset.
+            (weight_slope, weight_offset), (bias_slope, bias_offset) = generators[2 * i : 2 * i + 2]
             # One matrix product with the outer products of x and command, so that no generated weights are stored.
             outer_products = (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)  # [M, B, C * fan_in]
             mixed = torch.cat([x, outer_products], dim=-1)
@@ -100,38 +135,12 @@ class HyperNetwork(Network):
         layers: Layers = [embedding]
         for (slope, offset), (bias_slope, bias) in zip(generators[::2], generators[1::2], strict=True):
             fan_out = len(bias)
-            x_weight = offset.view(-1, fan_out)
+            x_weight = offset.view(-1, fan_out)  # [fan_in, fan_out]
             outer_product_weight = slope.T.reshape(-1, fan_out)  # [C * fan_in, fan_out]
+            # ``bias_slope.T [C, fan_out]`` are the weights of the command itself.
             layers.append((torch.cat([x_weight, outer_product_weight, bias_slope.T]).T, bias))
         num_hidden = len(layers) - 2  # without the embedding and the output layer
         return layers, ["tanh", *[self.slope] * num_hidden]
-
-
-class GatedNetwork(Network):
-    """RCP's policy: hidden layers ``activation(W x) * sigmoid(K command)``, affine output, torch's initialisation."""
-
-    def __init__(
-        self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
-    ):
-        layers = []
-        for i, (fan_in, fan_out) in enumerate(pairwise((inputs, *hidden))):
-            layers += [Dense(f"layer_fc.{i}", fan_in, fan_out), Dense(f"gate_fc.{i}", num_commands, fan_out)]
-        super().__init__([*layers, Dense("output_fc", hidden[-1], outputs)], streams, activation)
-
-    def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return logits or action means ``[M, B, outputs]``."""
-        *hidden, output_weight, output_bias = self.weights()
-        x = obs
-        for i in range(0, len(hidden), 4):  # four tensors per hidden layer
-            weight, bias, gate_weight, gate_bias = hidden[i : i + 4]
-            x = self.activation(dense(x, weight, bias)) * sigmoid(dense(command, gate_weight, gate_bias))
-        return dense(x, output_weight, output_bias)
-
-    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
-        """Return layers and activations of one member (`models.contract.GreedyNetwork`). Hidden layers have gates."""
-        *hidden, output = self.pairs(member)
-        gated = [(*layer, *gate) for layer, gate in zip(hidden[::2], hidden[1::2], strict=True)]
-        return [*gated, output], [self.slope] * len(gated)
 
 
 POLICIES = {"behavior": BehaviorNetwork, "hypernetwork": HyperNetwork, "gated": GatedNetwork}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
-from models.contract import Command, GreedyNetwork, Policy
+from models.contract import Command, GreedyNetwork
 from models.epsilon import EpsilonGreedy
 from models.losses import td_loss, td_target
 from models.mlp import MLP, Layer
@@ -151,20 +151,9 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
             layers, activations = self.network.of_member(self.flat_parameters, member)
         return GreedyNetwork(layers, activations, "argmax")
 
-    def with_weights(self, flat_parameters: Tensor) -> "Greedy":
-        return Greedy(self.network, flat_parameters)
-
-
-class Greedy(Policy):
-    """Greedy policy of M Q-networks with weights ``flat_parameters [M, D]``."""
-
-    def __init__(self, network: MLP | DuelingQNetwork, flat_parameters: Tensor):
-        self.network, self.flat_parameters, self.members = network, flat_parameters, len(flat_parameters)
-
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
+    def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first one if several are equally good."""
-        return self.network(self.flat_parameters, obs).argmax(2)
+        return self.network(flat_parameters, obs).argmax(2)
 
 
 def q_of(q: Tensor, action: Tensor) -> Tensor:

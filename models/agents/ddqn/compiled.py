@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from models import compiled as nets
-from models.agents.ddqn.agent import Agent, DuelingQNetwork, Greedy
+from models.agents.ddqn.agent import Agent, DuelingQNetwork
 from models.compiled import Layers, Learner, Net, Replay
+from models.contract import AgentPolicy
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP
 from models.tiles import ZERO, copy, total
@@ -105,8 +106,8 @@ def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor)
 Player = QNetwork
 
 
-def make_player(policy: Greedy) -> Player:
-    return _make_network(policy.network, policy.flat_parameters)
+def make_player(policy: AgentPolicy) -> Player:
+    return _make_network(policy.agent.network, policy.flat_parameters)
 
 
 def make_work(agent: Members) -> Work:
@@ -114,8 +115,9 @@ def make_work(agent: Members) -> Work:
     batch_size, network = agent.replay.uniform.shape[3], agent.network
     layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
+    # Rows: obs, next_obs, action, reward, discount, and the weight of each column in the loss.
     sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
-    sample[-1, :batch_size] = 1 / batch_size  # weights in the loss
+    sample[-1, :batch_size] = 1 / batch_size
     return Work(
         scratch=np.empty((4, network.widest), np.float32),
         continuous_action=np.empty(0, np.float32),
@@ -132,8 +134,9 @@ def make_work(agent: Members) -> Work:
 
 @exact_inlined
 def _greedy_action(network, m, obs, scratch):
-    """Return the greedy action of member ``m`` for ``obs [O]`` (`Greedy.act`). The parts of ``network`` (`QNetwork`)
-    run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and 1."""
+    """Return the greedy action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). The parts of ``network``
+    (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and
+    1."""
     params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
     row = nets.outputs_row(network.trunk, params, obs, scratch)
@@ -298,5 +301,5 @@ improve = nets.make_improve(_update)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` for ``obs [O]`` (`Greedy.act`)."""
+    """Return the best action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`)."""
     return _greedy_action(player, m, obs, scratch)

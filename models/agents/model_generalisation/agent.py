@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.experience import States, Transitions
 from models.agents.model_generalisation.imagination import (
     Imagination,
     LatentModel,
@@ -25,13 +24,15 @@ from models.agents.model_generalisation.imagination import (
 )
 from models.agents.model_generalisation.values import (
     ActionValues,
+    States,
+    Transitions,
     Update,
     compile_function,
     exploration_noise,
     explore,
     replay_update,
 )
-from models.contract import Command, GreedyNetwork, Policy, StepAgent
+from models.contract import AgentPolicy, Command, GreedyNetwork, StepAgent
 from models.losses import entropy, explained_variance
 from models.optim import norms
 from models.settings import SettingError
@@ -210,8 +211,18 @@ class Agent(StepAgent):
             layers, activations = first_layers + layers, [*first_activations, latents.mode, *activations]
         return GreedyNetwork(layers, activations, "argmax")
 
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        return Greedy(self, streams)
+    def begin(self, envs: int, streams: Streams, **_: Any) -> AgentPolicy:
+        return AgentPolicy(self, self.values.q_network.flat.detach(), streams)
+
+    def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams) -> Tensor:
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``, with weights ``flat_parameters [M, D]`` of
+        the action values; the first one if several are equally good. Latent models sample from the encoder, as in
+        training, with ``streams``."""
+        noise = None
+        if "encode" in self.model.noise_shapes:  # a latent model
+            noise = self.model.sample_noise(streams, obs.shape[1], self.model.latents.num_features).to(obs.device)
+        features = self.model.encode(obs, noise)
+        return self.values.q_network.activations(features, flat_parameters)[-1].argmax(2)
 
     def metrics(self) -> dict[str, Tensor]:
         self._loss_sums.pop("loss", None)  # of the action values; `learn` has returned it
@@ -255,18 +266,3 @@ def _has_bits(config: Config, spaces: Spaces) -> bool:
     if has_bits and config.learn_obs_variance:
         raise SettingError("learn_obs_variance is True, but observations are bits; allowed: with binary_obs false")
     return has_bits
-
-
-class Greedy(Policy):
-    """The greedy policy of an agent. Latent models sample from the encoder, as in training, with ``streams``."""
-
-    def __init__(self, agent: Agent, streams: Streams):
-        self.agent, self.members, self.streams = agent, agent.members, streams
-
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first one if several are equally good."""
-        model, noise = self.agent.model, None
-        if "encode" in model.noise_shapes:  # a latent model
-            noise = model.sample_noise(self.streams, obs.shape[1], model.latents.num_features).to(obs.device)
-        return self.agent.values(model.encode(obs, noise)).argmax(2)

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
-from models.agents.ppo.networks import ActorCritic, Play
+from models.agents.ppo.networks import ActorCritic, PlayPolicy, noise_of
 from models.contract import Command, GreedyNetwork, InnerAgent
 from models.layers import exp
 from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardized
@@ -40,12 +39,6 @@ from understudy.policy import CLIP_LIMIT
 _INITIAL_COUNT = 1e-4  # of moments, as in the wrappers of Gymnasium and stable-baselines3
 # Statistics of a minibatch, in the order of `Agent.logged`.
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
-
-# Attributes that hold state of the members, and are also saved.
-_STATE = (
-    "optimizer", "rollout", "noise", "shuffling", "curiosity", "obs_moments", "return_moments", "discounted_sum",
-    "logged", "loss", "episodes",
-)  # fmt: skip
 
 
 class Batch(NamedTuple):
@@ -68,7 +61,10 @@ class Agent(InnerAgent):
     takes_images = True
     main_loss = "total_loss"
     learns_from_rollouts = True
-    saved = (*_STATE, "steps")
+    saved = (
+        "optimizer", "rollout", "noise", "shuffling", "curiosity", "obs_moments", "return_moments", "discounted_sum",
+        "logged", "loss", "episodes", "steps",
+    )  # fmt: skip
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
@@ -302,13 +298,19 @@ class Agent(InnerAgent):
         moments = (parts.mean[member], parts.scale[member]) if self.config.normalize_obs else None
         return GreedyNetwork(layers, activations, head, moments)
 
-    def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
+    def begin(self, envs: int, streams: Streams, **_: Any) -> PlayPolicy:
         """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``."""
-        return Play(self.network, self.flat_parameters, streams if self.config.test_noise else None)
+        return PlayPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
-    def with_weights(self, flat_parameters: Tensor) -> Play:
+    def with_weights(self, flat_parameters: Tensor) -> PlayPolicy:
         # With ``test_noise``, all members use the same random numbers.
-        return Play(self.network, flat_parameters, Streams([0]) if self.config.test_noise else None)
+        return PlayPolicy(self, flat_parameters, Streams([0]) if self.config.test_noise else None)
+
+    def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
+        """Return the most likely actions for ``obs [M, E, O]``, clipped to the bounds. ``streams`` have no effect."""
+        network, parts = self.network, self.network.parts(flat_parameters)
+        outputs = network.actor(parts.actor, network.features(parts, parts.normalised(obs)))
+        return network.actions.clip(network.actions.best(outputs))
 
     def count_steps(self, steps: int) -> None:
         super().count_steps(steps)

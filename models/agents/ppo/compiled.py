@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from models import compiled as nets
-from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
-from models.agents.ppo.networks import Play
+from models.contract import AgentPolicy
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
@@ -157,13 +156,11 @@ def make_work(agent: Members) -> Work:
     return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad, statistics))
 
 
-def make_player(policy: Play) -> nets.Player | None:
+def make_player(policy: AgentPolicy) -> nets.Player | None:
     """Return a greedy policy for compiled code. Return None if the policy samples or scales actions or normalises
     observations."""
-    network, actions = policy.network, policy.network.actions
-    scales_actions = isinstance(actions, Gaussian) and actions.scaled
-    normalizes_obs = policy.parts.mean.shape[1] > 0
-    if policy.streams is not None or normalizes_obs or scales_actions:
+    network, config = policy.agent.network, policy.agent.config
+    if policy.streams is not None or config.normalize_obs or config.scale_actions:
         return None
     return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, squashes=False)
 
@@ -187,7 +184,8 @@ def choose(agent, work, m, t, e, obs, state):
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write the step into the rollout (`Agent.observe`), with a continuous action before clipping."""
     envs = agent.action.shape[2]
-    row = agent.table[(agent.steps + t) % agent.rollout_steps * envs + e, m]
+    rollout_step = (agent.steps + t) % agent.rollout_steps
+    row = agent.table[rollout_step * envs + e, m]
     position = nets.write_values(row, 0, obs)
     position = nets.write_values(row, position, next_obs)
     if agent.action_size:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.tabular.config import Config
-from models.contract import Command, GreedyNetwork, InnerAgent, Policy
+from models.contract import Command, GreedyNetwork, InnerAgent
 from models.epsilon import EpsilonGreedy
 from models.spaces import Discrete, Spaces
 from models.state import require
@@ -172,22 +172,12 @@ class Agent(EpsilonGreedy, InnerAgent):
         table = self.flat_parameters[member].detach().view(self.num_states, -1)  # [S, A]
         return GreedyNetwork([(table.T, torch.zeros(table.shape[1]))], [], "argmax")
 
-    def with_weights(self, flat_parameters: Tensor) -> "Greedy":
-        return Greedy(flat_parameters, self.num_states)
+    def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first one if several are equally good."""
+        return table_rows(flat_parameters, obs).argmax(2)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         super().load_training_state(state)
         if self.planned is not None:
             largest = int(self.planned.max())  # the number of actions means that none is planned
             require(largest <= self.num_actions, "planned", f"has action {largest}", f"up to {self.num_actions}")
-
-
-class Greedy(Policy):
-    """Greedy policy of M tables of action values, ``flat_parameters [M, S * A]``, with S = ``num_states``."""
-
-    def __init__(self, flat_parameters: Tensor, num_states: int):
-        self.flat_parameters, self.num_states, self.members = flat_parameters, num_states, len(flat_parameters)
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first one if several are equally good."""
-        return table_rows(self.flat_parameters, obs).argmax(2)

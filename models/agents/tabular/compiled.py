@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from models.agents.tabular.agent import Agent, Greedy
+from models.agents.tabular.agent import Agent
 from models.compiled import argmax, epsilon, make_record
+from models.contract import AgentPolicy
 from models.machine import EXACT, INLINE, compiled, exact
 
 Array = np.ndarray[Any, Any]
@@ -103,9 +104,10 @@ class Player(NamedTuple):
     action_size: int  # length of a continuous action: 0
 
 
-def make_player(policy: Greedy) -> Player:
-    rows = policy.flat_parameters.detach().numpy().reshape(policy.members * policy.num_states, -1)
-    return Player(rows, np.arange(policy.num_states, dtype=np.float32), widest=1, action_size=0)
+def make_player(policy: AgentPolicy) -> Player:
+    num_states = policy.agent.num_states
+    rows = policy.flat_parameters.detach().numpy().reshape(policy.members * num_states, -1)
+    return Player(rows, np.arange(num_states, dtype=np.float32), widest=1, action_size=0)
 
 
 @compiled
@@ -188,6 +190,6 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` in the cell of ``obs [S]`` (`Greedy.act`)."""
+    """Return the best action of member ``m`` in the cell of ``obs [S]`` (`Agent.policy_actions`)."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return argmax(player.rows[row], player.rows.shape[1])

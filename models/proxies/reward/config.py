@@ -101,7 +101,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     game_defaults = tables["games"].get(preset, {}).get(tuned_game, {})
     if preset == "cheap" and not game_defaults:
         game_defaults = tables["games"]["recipe"].get(tuned_game, {})
-    # A mode may also be a name, which has no defaults. Nor has mode 0.
+    # The user may also write the name of a mode instead of its number. There are no defaults for names and for mode 0.
     mode_number = int(mode) if str(mode).isdecimal() else 0
     mode_defaults = tables["modes"].get(preset, {}).get(tuned_game, {}).get(mode_number, {})
     defaults = tables["presets"][preset] | game_defaults | mode_defaults

@@ -209,8 +209,9 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset in the user's ``values``. One that the user has not chosen is the default of
-    ``game`` or, if this does not fit the user's choice of the other one, the default of all games."""
+    """Return the proxy and the preset. Each is the user's choice in ``values``, else the default of ``game``, else the
+    default of all games. The default of the game is skipped if it does not fit the other choice: with the preset
+    "paper", which is for an MDP, the proxy of pendulum is an MDP, although its default is a bandit."""
     presets = load_presets("synthetic")["presets"]
     default_proxy, default_preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
     if values.get("preset", default_preset) not in presets[default_proxy]:
