@@ -277,7 +277,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
         return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, wrappers.FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
-    return gym.wrappers.FlattenObservation(env)
+    return wrappers.FlatObservation(env)
 
 
 def _set_drivers() -> None:

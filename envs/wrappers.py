@@ -57,7 +57,10 @@ def error_reason(error: BaseException) -> str:
         raise error
     if isinstance(error, BrokenContract | UserError):
         return str(error)
-    return f"{type(error).__name__}: {first_line(error)}"
+    line = f"{type(error).__name__}: {first_line(error)}"
+    if "values to unpack (expected 5" in line:  # gym before 0.26 returned four values
+        return f"{line}; step() returns observation, reward, terminated, truncated and info"
+    return line
 
 
 def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
@@ -182,6 +185,18 @@ class CartPolePhysics(gym.Wrapper):
         cart.total_mass = cart.masscart + cart.masspole
         cart.polemass_length = cart.masspole * cart.length
         return obs_and_info
+
+
+class FlatObservation(gym.wrappers.FlattenObservation):
+    """Flatten observations of any space to vectors, and numbered cells to one-hot vectors. A cell outside of its space
+    raises `BrokenContract`, because NumPy would count a negative one from the end."""
+
+    def observation(self, observation: Any) -> Any:
+        space = self.env.observation_space
+        if isinstance(space, gym.spaces.Discrete) and not 0 <= observation - space.start < space.n:
+            allowed = f"{space.start} to {space.start + space.n - 1}"
+            raise BrokenContract(f"observation is {observation}; expected a cell from {allowed}")
+        return super().observation(observation)
 
 
 class FlatAction(gym.ActionWrapper):

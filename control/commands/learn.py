@@ -88,6 +88,7 @@ _FIT_STEPS = 50_000  # steps of the task for such a fit
 _TEACHER_UPDATE = 6e-5  # updates and evaluations, for each step of a teacher's training
 _TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
 _DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
+_INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the observation
 
 
 @dataclass
@@ -430,9 +431,12 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     agents: dict[str, Score] = {}  # implementation -> score of the agents on the bandit
     real: dict[str, Score] = {}  # implementation -> score of the agents on the task
     real_steps = 0
+    bandit_seconds, task_seconds = _exam_seconds(task)  # estimates for the agents of one implementation
+    seconds = [task_seconds if on_task else bandit_seconds for _, on_task in trainings]
     for number, (name, on_task) in enumerate(trainings):
         loop = _inner_loop(task, proxy, name, on_task, test_episodes=_EXAM_EPISODES)
-        watch_agents = watch_part(watch, number / len(trainings), 1 / len(trainings))
+        finished = sum(seconds[:number]) / sum(seconds)
+        watch_agents = watch_part(watch, finished, seconds[number] / sum(seconds))
         if on_task:
             seeds = fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS)
             outcome = loop.run(None, seeds, watch=watch_agents)
@@ -443,7 +447,8 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
             proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
             agents[name] = Score.of(loop.run(proxies, seeds, watch=watch_agents).scores)
         if watch is not None:
-            watch((number + 1) / len(trainings), ", ".join(f"{name} {score}" for name, score in agents.items()))
+            finished = sum(seconds[: number + 1]) / sum(seconds)
+            watch(finished, ", ".join(f"{name} {score}" for name, score in agents.items()))
     teacher_score = task.score("teacher", "score")
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
@@ -554,14 +559,26 @@ def learners(spaces: Spaces) -> tuple[str, ...]:
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **changes: Any) -> InnerLoop:
     """Return the training loop of agents of implementation ``name``. Agents that train on the proxy have the settings
-    in its file. Agents that train on the task itself (``on_task``) have the default settings for it, with a replay
-    buffer of limited size. ``changes`` replace settings of the proxy's search, such as the number of test episodes."""
+    in its file, and agents that train on the task itself (``on_task``) have `_settings_on_task`. ``changes`` replace
+    settings of the proxy's search, such as the number of test episodes."""
     config = dataclasses.replace(proxy.config, **changes)
-    agent_config = default_config(name, task.game) if on_task else agent_settings(proxy, name, changed={})
-    if on_task and hasattr(agent_config, "buffer_size"):  # an agent with a replay buffer
-        capacity = min(agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
-        agent_config = dataclasses.replace(agent_config, buffer_size=capacity)
+    agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
     return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
+
+
+def _settings_on_task(task: Task, name: str) -> Any:
+    """Return the settings of agents that train on the task itself: the defaults for it, with a replay buffer of limited
+    size. If there are no defaults for this task, PPO and A2C learn from scaled observations, rewards and actions, as
+    agents on the bandit and the teacher do."""
+    config = default_config(name, task.game)
+    if hasattr(config, "buffer_size"):  # an agent with a replay buffer
+        capacity = min(config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
+        config = dataclasses.replace(config, buffer_size=capacity)
+    if hasattr(config, "normalize_obs") and config == default_config(name, ""):
+        is_continuous = not isinstance(task.spaces.actions, Discrete)
+        scales = {"normalize_obs": not task.spaces.one_hot, "normalize_reward": True, "scale_actions": is_continuous}
+        config = dataclasses.replace(config, **scales)
+    return config
 
 
 def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
@@ -595,21 +612,30 @@ def _command_text(task: Task) -> str:
     return " ".join(["python trainer.py", f"--learn {game} --seed {task.seed}", *flags])
 
 
+def _exam_seconds(task: Task) -> tuple[float, float]:
+    """Return rough estimates of the time of the exam: for the agents of one implementation that train on the bandit,
+    and for those that train on the task itself, in seconds."""
+    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
+    steps = task.options.exam_steps or clone_preset["inner_steps"]
+    inputs = math.prod(task.spaces.obs_shape)
+    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
+    bandit_step += _INPUT_ON_BANDIT * inputs
+    task_step = 1 / task.results["probe"]["steps_per_second"] + _TEACHER_UPDATE + _INPUT_ON_TASK * inputs
+    return steps * task.options.exam_agents * bandit_step, steps * _REAL_AGENTS * task_step
+
+
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
     left``. It is empty if they take less than two seconds."""
-    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
-    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
-    bandit_agents = task.options.exam_agents * len(learners(task.spaces))
-    exam_step = bandit_agents * bandit_step + _REAL_AGENTS * len(_learners_on_task(task)) * step  # of all agents
+    bandit_seconds, task_seconds = _exam_seconds(task)
     teacher_seconds = _JUDGING_EPISODES * step
     if task.options.teacher is None:
         teacher_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
     seconds_of_stages = {
         "teacher": teacher_seconds,
         "bandit": _FIT_SECONDS + _FIT_STEPS * step,
-        "exam": (task.options.exam_steps or clone_preset["inner_steps"]) * exam_step,
+        "exam": len(learners(task.spaces)) * bandit_seconds + len(_learners_on_task(task)) * task_seconds,
         "reward": _FIT_SECONDS + _FIT_STEPS * step,
         "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
     }

@@ -123,7 +123,9 @@ def _function_policy(source: str) -> Teacher:
         function: Any = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         problem = f": {first_line(error)}" if module else ": no such file or folder"
-        raise policy_error(source, problem, "a proxy, a checkpoint, or module:function") from error
+        raise policy_error(
+            source, problem, "a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
+        ) from error
 
     def act(obs: Tensor) -> Tensor:
         """Call the user's function with an array, and return its result as a tensor."""

@@ -138,7 +138,7 @@ def _teacher_text(result: Mapping[str, Any]) -> str:
         return text
     end = "which are all" if result["real_steps"] >= result["max_steps"] else "until returns no longer improved"
     training = f"training took {result['real_steps']:,} steps, {end}"
-    return f"{text}; {training}, and the best checkpoint is of step {result['best_steps']:,}"
+    return f"{text}; {training}, and the checkpoint kept is of step {result['best_steps']:,}"
 
 
 def _bandit_text(result: Mapping[str, Any]) -> str:

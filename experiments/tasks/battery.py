@@ -77,4 +77,4 @@ class Battery(gymnasium.Env):
         return np.array(values, np.float32)
 
 
-gymnasium.register("Battery-v0", entry_point=Battery, max_episode_steps=HOURS)
+gymnasium.register("Battery-v0", entry_point=f"{__name__}:Battery", max_episode_steps=HOURS)

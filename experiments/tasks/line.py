@@ -58,4 +58,4 @@ class Line(gymnasium.Env):
         return (first * (BROKEN + 1) + second) * (BUFFER + 1) + self.buffer
 
 
-gymnasium.register("Line-v0", entry_point=Line, max_episode_steps=200)
+gymnasium.register("Line-v0", entry_point=f"{__name__}:Line", max_episode_steps=200)

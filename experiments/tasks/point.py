@@ -37,4 +37,4 @@ class Point(gymnasium.Env):
         return np.array([*self.position, *self.velocity, *self.wind], np.float32)
 
 
-gymnasium.register("Point-v0", entry_point=Point, max_episode_steps=200)
+gymnasium.register("Point-v0", entry_point=f"{__name__}:Point", max_episode_steps=200)

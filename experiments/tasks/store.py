@@ -47,4 +47,4 @@ class Store(gymnasium.Env):
         return np.array([*self.stock, *self.delivery, self.day, 50 * self.trend], np.float32)
 
 
-gymnasium.register("Store-v0", entry_point=Store, max_episode_steps=100)
+gymnasium.register("Store-v0", entry_point=f"{__name__}:Store", max_episode_steps=100)

@@ -26,7 +26,7 @@ class Turbine(gymnasium.Env):
     """Four minutes of gusty wind; the reward of a second is megawatts, less wear of the tower and overload."""
 
     def __init__(self):
-        """Wind in m/s, rotor speed in rpm, pitch, torque, power in kW, bend of the tower in mm and its speed in mm/s."""
+        """Wind (m/s), rotor speed (rpm), pitch, torque, power (kW), bend of the tower (mm) and its speed (mm/s)."""
         low = np.array([0, 0, 0, 0, 0, -5000, -20000], np.float32)
         high = np.array([40, 30, MAX_PITCH, MAX_TORQUE, 20000, 5000, 20000], np.float32)
         self.observation_space = gymnasium.spaces.Box(low, high)
@@ -79,4 +79,4 @@ class Turbine(gymnasium.Env):
         return np.array([*values, 1000 * self.bend, 1000 * self.bend_speed], np.float32)
 
 
-gymnasium.register("Turbine-v0", entry_point=Turbine, max_episode_steps=240)
+gymnasium.register("Turbine-v0", entry_point=f"{__name__}:Turbine", max_episode_steps=240)

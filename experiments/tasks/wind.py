@@ -37,4 +37,4 @@ class Wind(gymnasium.Env):
         return self.row * COLUMNS + self.column
 
 
-gymnasium.register("Wind-v0", entry_point=Wind, max_episode_steps=100)
+gymnasium.register("Wind-v0", entry_point=f"{__name__}:Wind", max_episode_steps=100)
