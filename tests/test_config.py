@@ -100,6 +100,8 @@ def test_replace_checks_values() -> None:
     for wrong, message in ({"lr": -1}, "lr is -1"), ({"lrr": 1}, "lrr is unknown"):
         with pytest.raises(SettingError, match=message):
             settings.replace(**wrong)
+    with pytest.raises(SettingError, match="epochs is True"):  # a bool is an int in Python
+        check(RunConfig(epochs=True))
 
 
 def test_evaluation_reads_the_settings_of_a_file(tmp_path: Path) -> None:
