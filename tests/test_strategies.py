@@ -74,6 +74,14 @@ def test_updates_by_hand(name: str, changes: Any, fitness: list[float], score: f
     assert torch.equal(mean, MEAN) == torch.equal(expected_mean, MEAN)
 
 
+def test_ars_uses_the_better_half_of_the_pairs_rounded_up() -> None:
+    """Two of three pairs, with the fitness 4, 2 and 2, 3."""
+    noise, fitness = torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]]), torch.tensor([4.0, 2, 2, 3, 0, 1])
+    std = torch.tensor([4.0, 2, 2, 3]).std(correction=0)
+    expected = MEAN + torch.tensor([4.0 - 2, 2.0 - 3]) / (2 * std)
+    torch.testing.assert_close(updated_mean(make("ars", population=6), fitness, noise), expected)
+
+
 def test_openai_es_gradient_by_hand() -> None:
     """Ranks -1/6, 1/2, 1/6, -1/2, so the pairs weigh -2/3 and 2/3; two pairs times noise_std make 1."""
     strategy, single = make("openai_es", weight_decay=0.01), make("openai_es", mirrored=False, population=2)
