@@ -59,6 +59,11 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
         "Agents come 98 % of the way from random play to the teacher. Mean returns: agents -139.0, teacher -138.0, "
         "random play -180.0, best constant action (0) -140.0.",
     ),
+    "worse than a teacher like the constant action": (
+        {"agents": score(-160.0, 1.0), "teacher": score(-141.0, 3.0)}, False,
+        "Agents are no better than the best constant action. Mean returns: agents -160.0, teacher -141.0, "
+        "random play -180.0, best constant action (0) -140.0.",
+    ),
     "the goal, by a constant action": (
         {"agents": score(-140.0), "goal": -140.0}, True,
         "Agents are better than random play, and as good as the best constant action, which reaches the goal. Mean "
