@@ -214,13 +214,6 @@ def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, 
     assert ('class="conclusion bad"' in page.source) != bool(text)
 
 
-def test_page_of_many_groups_counts_the_solved(logdir: Path, tmp_path: Path) -> None:
-    for number, name in enumerate(("PPO", "A2C", "DDQN", "SAC", "UDRL")):
-        write_run(logdir, name, numbers(50.0 * number), epochs=10)  # the last is 50 * number + 10 + 25 + 1
-    text = make_page(logdir, out=tmp_path / "page.html").text
-    assert "Solved by 1 of 5; not solved by 4 of 5. Highest return at the end of training: 236.0 of UDRL. " in text
-
-
 def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:
     """Only the last of ten epochs is at the end."""
     write_run(logdir, "PPO", lambda epoch, seed: {"eval/return_greedy": 250.0 if epoch == 4 else 7.0}, epochs=10)
