@@ -228,18 +228,13 @@ def test_a_truncated_episode_continues_with_its_last_rewards() -> None:
     assert returns.median() == pytest.approx(10.0, abs=1e-4)
 
 
-def potential_of(game: str, policy: str) -> tuple[Any, Any]:
-    """Return the potential made from a policy, and the stages that made it."""
-    words = f"--implementation RN --gamename {game} --preset teacher --start_from test_learn:{policy}"
-    flags = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
-    stages: Any = stages_of(trainer.config.parse([*words.split(), *flags.split()]).proxy, game)
-    flat = cloned_proxy(f"test_learn:{policy}", stages, game, 0)
-    return stages.parameters.with_weights(flat[None]), stages
-
-
 @pytest.mark.usefixtures("short_fits")
 def test_a_potential_of_cells_is_exact() -> None:
-    phi, stages = potential_of("test_learn:Corridor-v0", "right")
+    game, source = "test_learn:Corridor-v0", "test_learn:right"
+    words = f"--implementation RN --gamename {game} --preset teacher --start_from {source}"
+    small = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
+    stages: Any = stages_of(trainer.config.parse(f"{words} {small}".split()).proxy, game)
+    phi = stages.parameters.with_weights(cloned_proxy(source, stages, game, 0)[None])
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
     torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
     assert stages.explained_variance > 0.98
