@@ -173,8 +173,8 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert trained_teacher["implementation"] == "A2C" and trained_teacher["real_steps"] <= 1580
     checkpoints = (result.folder / trained_teacher["run"] / "checkpoints").glob("*.ckpt")
     returns = {path: trainer.evaluate(path, learn._JUDGING_EPISODES, seed=25).mean for path in checkpoints}
-    best = max(returns, key=lambda path: returns[path])
-    assert (result.folder / learn.TEACHER).read_bytes() == best.read_bytes() and len({*returns.values()}) == 2
+    chosen = (result.folder / learn.TEACHER).read_bytes()
+    assert max(returns.values()) in [mean for path, mean in returns.items() if path.read_bytes() == chosen]
     policy = teacher(str(result.folder / learn.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
     assert policy(torch.zeros(3, 4)).shape == (3,)
     again = trainer.learn("cartpole", verbose=False, resume=True, **options)
