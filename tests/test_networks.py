@@ -162,14 +162,6 @@ def test_convolutional_trunk_equals_torch() -> None:
         assert_near(trunk(images)[m], x.flatten(1))
 
 
-def test_views_follow_weights_that_move() -> None:
-    network = Network([Dense("a", 3, 2)], Streams([1, 2]))
-    with torch.no_grad():
-        network.weights()
-        network.flat.data = network.flat.data + 1
-        assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])
-
-
 MLP_ACTIVATIONS = {
     "relu": torch.relu, "leakyrelu": F.leaky_relu, "tanh": torch.tanh, "identity": lambda x: x, "elu": F.elu,
     "silu": F.silu,
@@ -283,3 +275,11 @@ def test_member_alone_equals_member_in_company(sizes: list[int], layout: str, ac
         for members in ([0], [4], [1, 2, 4]):
             for actual, all_ in zip(forward_backward(members, *arguments), company, strict=True):
                 assert actual is not None and all_ is not None and torch.equal(actual, all_[members])
+
+
+def test_views_follow_weights_that_move() -> None:
+    network = Network([Dense("a", 3, 2)], Streams([1, 2]))
+    with torch.no_grad():
+        network.weights()
+        network.flat.data = network.flat.data + 1
+        assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])
