@@ -277,6 +277,18 @@ def test_signal_stops_after_the_current_epoch(
     assert load_run_state(folder)["epoch"] == 3
 
 
+def test_second_ctrl_c_stops_at_once(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: AgentModule, *batch: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the epoch went on")
+
+    monkeypatch.setattr(AgentModule, "training_step", interrupted)
+    assert trainer.main(flags(logdir)) == 130
+    stderr = capsys.readouterr().err
+    assert "stopping after this epoch" in stderr and stderr.strip().endswith("interrupted")
+
+
 WITHOUT_NUMBA = """
 import sys
 class Blocker:
