@@ -34,12 +34,6 @@ def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironmen
     )
 
 
-def environment_of(name: str, members: int, envs: int) -> Environment:
-    if name in ("synthetic", "bandit"):
-        return synthetic(members, envs, name == "bandit")
-    return make_environment(name, members, envs)
-
-
 class Recorder:
     """An agent that plays given actions and records the transitions."""
 
@@ -62,7 +56,10 @@ class Recorder:
 
 
 def recorded(name: str, ticks: int, members: int = 2, envs: int = 2) -> tuple[Recorder, list[Ended | None], StepLoop]:
-    environment = environment_of(name, members, envs)
+    if name in ("synthetic", "bandit"):
+        environment: Environment = synthetic(members, envs, name == "bandit")
+    else:
+        environment = make_environment(name, members, envs)
     actions = torch.randint(2, (ticks, members, envs), generator=torch.Generator().manual_seed(0))
     recorder = Recorder(actions)
     interaction = StepLoop(recorder, environment, Streams.from_name(range(members), "episodes"))
