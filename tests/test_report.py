@@ -70,13 +70,6 @@ def numbers(level: float) -> Any:
     return row
 
 
-def write_film(path: Path, side: int = 64, count: int = 8) -> None:
-    chance = np.random.default_rng(0)
-    with mp4(path, 8) as add:
-        for _ in range(count):
-            add(chance.integers(0, 255, (side, side, 3), np.uint8))
-
-
 @pytest.fixture
 def compared(logdir: Path) -> Path:
     """Two algorithms with three seeds and different learning rates, a film, and names to escape."""
@@ -84,7 +77,9 @@ def compared(logdir: Path) -> Path:
         for seed in (25, 26, 27):
             flags = [*LINE, "--lr", lr, "--seed", str(seed)]
             folder = write_run(logdir, name, numbers(10.0), flags=flags, seeds=[seed], name="a<b>&c")
-    write_film(folder / "videos" / "final.mp4")
+    with mp4(folder / "videos" / "final.mp4", 8) as add:
+        for picture in np.random.default_rng(0).integers(0, 255, (8, 64, 64, 3), np.uint8):
+            add(picture)
     return logdir
 
 
@@ -212,6 +207,13 @@ def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, 
     assert text in page.text and ("Interrupted" in page.text) == bool(text)
     assert "2 seeds, 40,000 steps, 40 s of training and tests, experiment debug" in page.text  # side by side
     assert ('class="conclusion bad"' in page.source) != bool(text)
+
+
+def test_page_of_many_groups_counts_the_solved(logdir: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("PPO", "A2C", "DDQN", "SAC", "UDRL")):
+        write_run(logdir, name, numbers(50.0 * number), epochs=10)  # the last is 50 * number + 10 + 25 + 1
+    text = make_page(logdir, out=tmp_path / "page.html").text
+    assert "Solved by 1 of 5; not solved by 4 of 5. Highest return at the end of training: 236.0 of UDRL. " in text
 
 
 def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:
