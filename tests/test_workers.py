@@ -104,7 +104,7 @@ def test_workers_return_info_and_their_fault_or_death_ends_all():
         if make is GymnasiumEnvironment:
             environment.close()
             environment.close()
-    with pytest.raises(EnvironmentFault, match="^environment mortal, step [12] .* seed 41: reward is nan"):
+    with pytest.raises(EnvironmentFault, match="^environment mortal, step 1 .* seed 41: reward is nan"):
         environment.step(torch.tensor([[0, 1]]))
     pids = pids_of(environment)
     assert pids == steppers
