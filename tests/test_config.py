@@ -1,7 +1,8 @@
-"""Settings from flags, files and keyword arguments, and their written forms."""
+"""Settings from flags, files and keyword arguments, their written forms, and their ranges."""
 
 import dataclasses
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from control.cli.options import Flag, flags, parameters
 from control.cli.parse import parse, settings_from
 from control.cli.run_settings import RunConfig
 from control.cli.settings import as_dict, effective_values, from_dict, replaced_in, to_yaml
 from control.cli.words import command_line
+from envs.names import GAMES
 from helpers import yaml_file
 from inputs import values_of
 from models.registry import default_config, family, implementations
-from models.settings import SettingError, check, kinds
+from models.settings import SettingError, bounds, check, check_value, kinds
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -100,6 +103,8 @@ def test_replace_checks_values() -> None:
     for wrong, message in ({"lr": -1}, "lr is -1"), ({"lrr": 1}, "lrr is unknown"):
         with pytest.raises(SettingError, match=message):
             settings.replace(**wrong)
+    with pytest.raises(SettingError, match="epochs is True"):  # a bool is an int in Python
+        check(RunConfig(epochs=True))
 
 
 def test_evaluation_reads_the_settings_of_a_file(tmp_path: Path) -> None:
@@ -183,3 +188,46 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
     written = effective_values(settings)
     assert {name: as_dict(restored)[name] for name in written} == written and effective_values(restored) == written
     assert from_dict(as_dict(settings)) == dataclasses.replace(settings, explicit_names=frozenset())
+
+
+NUMBERS = (int, float)
+FAMILIES = list({family(name).config: name for name in reversed(implementations())}.values())
+
+
+def numeric(flags_by_name: dict[str, Flag]) -> list[Flag]:
+    return [flag for flag in flags_by_name.values() if flag.kind.item in NUMBERS]
+
+
+@pytest.mark.parametrize("name", implementations())
+def test_numbers_have_finite_ranges_and_texts_a_length(name: str) -> None:
+    flags_by_name = flags(name, "cartpole") | {n: f for game in GAMES for n, f in parameters(game).items()}
+    assert len(numeric(flags_by_name)) > 30
+    for flag in flags_by_name.values():
+        limits = bounds(flag.kind, flag.meta)
+        if flag.kind.item in NUMBERS and not flag.meta["choices"]:
+            assert len(limits) == 2 and all(map(math.isfinite, limits.values())), flag
+        elif flag.kind.item is str:
+            assert flag.meta["choices"] or limits["maximum"] <= 4096, flag
+        assert not flag.kind.is_list or 1 <= flag.meta["max_items"] <= 10_000
+
+
+def outside(flag: Flag, bound: str, value: Any) -> Any:
+    if bound in ("above", "below"):
+        return value
+    up = bound == "maximum"
+    return value + (1 if up else -1) if flag.kind.item is int else math.nextafter(value, math.inf if up else -math.inf)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *sorted({game.base_name for game in GAMES.values() if game.parameters})])
+def test_value_just_outside_its_range_is_refused(name: str) -> None:
+    words = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}
+    for flag in numeric(parameters(name) if name in GAMES else flags(name, "cartpole")):
+        for bound, value in bounds(flag.kind, flag.meta).items():
+            item = outside(flag, bound, value)
+            with pytest.raises(SettingError, match=f"^{flag.name} is .*{words[bound]} {value}".replace("+", r"\+")):
+                check_value(flag.name, (item,) if flag.kind.is_list else item, flag.kind, flag.meta)
+
+
+def test_bounds_are_allowed() -> None:
+    settings = settings_from(implementation="CPG", lr=1e9, reward_scale=1e-30, seed=2**62, max_episodes=10**9)
+    assert settings.agent.lr == 1e9 and settings.agent.reward_scale == 1e-30

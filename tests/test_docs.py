@@ -9,7 +9,6 @@ import runpy
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,8 +72,9 @@ SLOW_PAGES = (
 
 
 long_pages_are_slow = pytest.mark.parametrize("page", [
-    pytest.param(page, marks=[pytest.mark.slow] * name.startswith(SLOW_PAGES), id=name)
+    pytest.param(page, marks=[pytest.mark.slow] * is_slow, id=name)
     for page in RUN for name in (page.relative_to(ROOT).as_posix(),)
+    for is_slow in (name.startswith(SLOW_PAGES) or name.endswith("_results.md"),)
 ])  # fmt: skip
 
 
@@ -185,15 +185,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def exit_status(script: Callable[[], object]) -> object:
-    """The exit status of a script, if it has one."""
-    try:
-        script()
-    except SystemExit as status:
-        return status.code
-    return None
-
-
 @functools.cache
 def run(command: str, folder: Path) -> None:
     words = shlex.split(command)
@@ -207,7 +198,10 @@ def run(command: str, folder: Path) -> None:
         with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patched:
             patched.setattr(sys, "argv", words[1:])
             patched.setattr(sys, "path", [str(Path(words[1]).parent), *sys.path])
-            assert exit_status(functools.partial(runpy.run_path, words[1], run_name="__main__")) in (0, None), command
+            try:
+                runpy.run_path(words[1], run_name="__main__")
+            except SystemExit as end:
+                assert end.code in (0, None), command
         return
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": tools, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Names of environments, the Gymnasium adapter and its wrappers. test_workers.py tests parallel workers."""
+"""Names of environments, the Gymnasium adapter, its wrappers and MuJoCo. test_workers.py tests parallel workers."""
 
 import sys
 
@@ -250,3 +250,34 @@ def test_takecover_episodes_depend_on_the_seed(tmp_path, monkeypatch):
     assert same(first, repeated) and not same(first, other)
     assert first[0].float().std() > 5
     assert all(reward.item() == 4.0 for reward in first[2::3])
+
+
+MUJOCO_IDS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "swimmer": "Swimmer-v5"}
+
+
+@pytest.mark.parametrize("name", MUJOCO_IDS)
+def test_steps_of_mujoco_equal_gymnasium(name: str) -> None:
+    pytest.importorskip("mujoco", reason="needs the extra mujoco")
+    game, gym_env = GAMES[name], gym.make(MUJOCO_IDS[name])
+    environment = make_environment(name, 1, 2)
+    assert game.gym_id == MUJOCO_IDS[name] and environment.spaces.max_episode_steps == 1000
+    reset_obs = environment.reset(torch.tensor([[3, 4]]))
+    obs, _ = gym_env.reset(seed=4)
+    assert np.array_equal(reset_obs[0, 1].numpy(), obs.astype(np.float32))
+    gym_env.action_space.seed(0)
+    for _ in range(20):
+        action = gym_env.action_space.sample()
+        step = environment.step(torch.from_numpy(np.stack((0 * action, action)))[None])
+        obs, reward, terminated, _, info = gym_env.step(action)
+        assert np.array_equal(step.obs[0, 1].numpy(), obs.astype(np.float32))
+        assert step.reward[0, 1].item() == np.float32(reward) and bool(step.terminated[0, 1]) == terminated
+        assert set(game.info) == set(info) and step.info is not None
+        assert step.info[0, 1].tolist() == [np.float32(info[key]) for key in game.info]
+    environment.close()
+
+
+@pytest.mark.parametrize("name", MUJOCO_IDS)
+def test_mujoco_prints_nothing(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco", reason="needs the extra mujoco")
+    make_environment(name, 1, 1).close()
+    assert capfd.readouterr() == ("", "")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
-from control.evolution.generations import generation_agents, population_fitness
+from control.evolution.generations import InitialSearch, generation_agents, population_fitness
 from control.evolution.inner_loop import Outcome
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.proxy_module import ProxyModule
@@ -121,6 +121,19 @@ def test_agents_of_a_generation() -> None:
         assert torch.equal(proxies, torch.cat([population.repeat_interleave(2, 0), mean[None]]))
     assert len(set(seeds[False])) == 7
     assert seeds[True][:2] == seeds[True][2:4] == seeds[True][4:6] and len(set(seeds[True])) == 3
+
+
+def test_initial_candidates_have_agents_with_equal_seeds() -> None:
+    stages: Any = SimpleNamespace(searched_part=lambda flat: flat, with_searched_part=lambda part, template: part)
+    seeds: list[int] = []
+
+    def train(proxies: Tensor, agent_seeds: list[int]) -> Outcome:
+        seeds.extend(agent_seeds)
+        return QuadraticWorkers().run(proxies, agent_seeds)
+
+    search = InitialSearch(replace(SMALL, initial_members=4), stages, "cartpole", 3, kinds=2, train=train)
+    assert torch.equal(search._best_by_perturbations(torch.stack([START, BEST, -BEST])), BEST)
+    assert seeds[:4] == seeds[4:8] == seeds[8:] and [seed % 2 for seed in seeds[:4]] == [0, 1, 0, 1]
 
 
 def test_fitness_by_ranks_of_agents_in_the_same_position() -> None:

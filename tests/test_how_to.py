@@ -23,12 +23,7 @@ CHANGED = {
     "docs/tensorboard.md",
     "models/proxies/search.py", "control/evolution/objectives.py", "understudy/kinds.py", "envs/names.py",
 }  # fmt: skip
-USERS = {
-    "my_corridor.py",
-    "my_bounties.py",
-    "my_cma.py",
-    "search_with_cma.py",
-}  # outside the project
+USERS = {"my_corridor.py", "my_bounties.py", "my_cma.py", "search_with_cma.py"}  # outside the project
 # Lines of the trainer; what a user does with a reward that one of them leaves; help, which ends the process.
 ONE = """
 import sys, trainer

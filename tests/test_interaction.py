@@ -13,7 +13,7 @@ from envs.base import Environment, Step
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
-from helpers import STEPPED_CAR, build
+from helpers import STEPPED_CAR, build, step_loop
 from models.contract import RandomPolicy
 from models.proxies.synthetic.config import Config as ProxyConfig
 from models.proxies.synthetic.networks import Networks
@@ -32,12 +32,6 @@ def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironmen
     return TensorEnvironment(
         SyntheticDynamics(networks.with_weights(flat), real.spaces, starts_of(real)), members, envs
     )
-
-
-def environment_of(name: str, members: int, envs: int) -> Environment:
-    if name in ("synthetic", "bandit"):
-        return synthetic(members, envs, name == "bandit")
-    return make_environment(name, members, envs)
 
 
 class Recorder:
@@ -62,7 +56,10 @@ class Recorder:
 
 
 def recorded(name: str, ticks: int, members: int = 2, envs: int = 2) -> tuple[Recorder, list[Ended | None], StepLoop]:
-    environment = environment_of(name, members, envs)
+    if name in ("synthetic", "bandit"):
+        environment: Environment = synthetic(members, envs, name == "bandit")
+    else:
+        environment = make_environment(name, members, envs)
     actions = torch.randint(2, (ticks, members, envs), generator=torch.Generator().manual_seed(0))
     recorder = Recorder(actions)
     interaction = StepLoop(recorder, environment, Streams.from_name(range(members), "episodes"))
@@ -98,6 +95,16 @@ def test_discount_is_0_after_termination_and_1_after_truncation(name: str, disco
     at_ends = torch.cat([transition[4][transition[5]] for transition in recorder.transitions])
     assert len(at_ends) > 4 and (at_ends == discount).all()
     assert all((transition[4][~transition[5]] == 1).all() for transition in recorder.transitions)
+
+
+def test_loss_of_an_epoch_is_the_mean_since_learning_began() -> None:
+    loop, single_steps = (step_loop("DDQN", "cartpole") for _ in range(2))
+    losses = []
+    for _ in range(60):
+        single_steps.step()
+        losses.append(single_steps.loss.double())
+    torch.testing.assert_close(loop.epoch(60)["loss"], torch.stack(losses, 1).nanmean(1))
+    assert losses[0].isnan().all() and losses[-1].isfinite().all()
 
 
 def test_episodes_start_from_different_seeds() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.reports.tags import GREEDY, TRAINING
+from control.reports.verdict import Score
 from control.storage.run_dir import find_proxy
 from envs.make import make_environment, stages_of
 from helpers import load_events
@@ -170,6 +171,10 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert load_events(result.folder / "teacher").Scalars("eval/return_greedy")
     assert len([*result.folder.rglob("events.out.tfevents.*")]) == 2
     assert trained_teacher["implementation"] == "A2C" and trained_teacher["real_steps"] <= 1580
+    checkpoints = (result.folder / trained_teacher["run"] / "checkpoints").glob("*.ckpt")
+    returns = {path: trainer.evaluate(path, learn._JUDGING_EPISODES, seed=25).mean for path in checkpoints}
+    chosen = (result.folder / learn.TEACHER).read_bytes()
+    assert max(returns.values()) in [mean for path, mean in returns.items() if path.read_bytes() == chosen]
     policy = teacher(str(result.folder / learn.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
     assert policy(torch.zeros(3, 4)).shape == (3,)
     again = trainer.learn("cartpole", verbose=False, resume=True, **options)
@@ -178,6 +183,26 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     (report,) = result.folder.rglob("report.html")
     (address,) = re.findall(r'href="(\.\./.+?)"', report.read_text())
     assert (report.parent / address).samefile(result.folder / "page.html") and "still run" not in report.read_text()
+
+
+def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clones 0, 1 and 2 return 10, 30 and 20; the teacher returns 100. In new episodes clone 1 returns 25."""
+
+    def score(mean: float) -> Score:
+        return Score(mean, 0.0, mean, None, 64)
+
+    baselines = {"random": asdict(score(0.0)), "constant": asdict(score(0.0)), "action": "0"}
+    settings = trainer.config.parse(["--learn", "cartpole", "--teacher", "test_teachers:balance"])
+    spaces = make_environment("cartpole", 1, 1).spaces
+    task = learn.Task(settings, tmp_path, spaces, {"probe": baselines, "teacher": {"score": asdict(score(100.0))}})
+    assert task.verdict(score(500.0), score(100.0)).goal == spaces.max_return == 500.0
+    clones, means, written = iter(torch.arange(3.0)[:, None]), iter((10.0, 30.0, 20.0, 25.0)), list[float]()
+    monkeypatch.setattr(learn, "cloned_proxy", lambda *_: next(clones))
+    monkeypatch.setattr(learn, "stages_of", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float)))
+    monkeypatch.setattr(learn, "_judge_policy", lambda *_: score(next(means)))
+    monkeypatch.setattr(learn, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat)))
+    result = learn._make_bandit(task, None)
+    assert written == [1.0] and (result["score"]["mean"], result["fraction"]) == (25.0, 0.25)
 
 
 def test_returns_of_a_policy_are_discounted() -> None:
@@ -203,18 +228,13 @@ def test_a_truncated_episode_continues_with_its_last_rewards() -> None:
     assert returns.median() == pytest.approx(10.0, abs=1e-4)
 
 
-def potential_of(game: str, policy: str) -> tuple[Any, Any]:
-    """Return the potential made from a policy, and the stages that made it."""
-    words = f"--implementation RN --gamename {game} --preset teacher --start_from test_learn:{policy}"
-    flags = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
-    stages: Any = stages_of(trainer.config.parse([*words.split(), *flags.split()]).proxy, game)
-    flat = cloned_proxy(f"test_learn:{policy}", stages, game, 0)
-    return stages.parameters.with_weights(flat[None]), stages
-
-
 @pytest.mark.usefixtures("short_fits")
 def test_a_potential_of_cells_is_exact() -> None:
-    phi, stages = potential_of("test_learn:Corridor-v0", "right")
+    game, source = "test_learn:Corridor-v0", "test_learn:right"
+    words = f"--implementation RN --gamename {game} --preset teacher --start_from {source}"
+    small = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
+    stages: Any = stages_of(trainer.config.parse(f"{words} {small}".split()).proxy, game)
+    phi = stages.parameters.with_weights(cloned_proxy(source, stages, game, 0)[None])
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
     torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
     assert stages.explained_variance > 0.98

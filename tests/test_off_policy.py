@@ -68,11 +68,6 @@ def learned(agent: TwinCriticAgent) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in (states | dict(agent.state_dict())).items()}
 
 
-def assert_unchanged(agent: TwinCriticAgent, old_state: dict[str, Tensor]) -> None:
-    for name, value in learned(agent).items():
-        assert torch.equal(value, old_state[name]) and not value.requires_grad, name
-
-
 def assert_descended(optimizer: Any, m: int, parameters: Tensor) -> None:
     """The first Adam step of member ``m`` was along the gradient of ``parameters``."""
     gradient = parameters.grad
@@ -317,7 +312,8 @@ def test_metrics_by_current_weights(config: Any) -> None:
             expected["entropy"] = torch.distributions.Categorical(logits=outputs).entropy().mean()
         for name, value in expected.items():
             assert metrics[f"train/{name}"][m].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-5), name
-    assert_unchanged(agent, old_state)
+    for name, value in learned(agent).items():
+        assert torch.equal(value, old_state[name]) and not value.requires_grad, name
 
 
 # -- Ornstein-Uhlenbeck noise ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports.curves import draw_curves, learning_curve, on_grid, smooth
+from control.reports.curves import Level, draw_curves, draw_levels, learning_curve, on_grid, smooth
 from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, rows
 from control.reports.plot import plot
 from control.reports.runs import find_groups, read_runs
@@ -108,6 +108,14 @@ def test_curves_are_means_with_thin_seeds(seeds: int, tmp_path: Path) -> None:
         main, *others = axis.get_lines()
         assert main.get_label() == "PPO" and main.get_ydata()[0] == 2.5 * (seeds - 1)
         assert [line.get_linewidth() for line in others] == {1: [], 2: [0.5, 0.5], 3: [0.9]}[seeds]
+
+
+def test_far_reference_levels_are_left_out(tmp_path: Path) -> None:
+    with figure_panels(tmp_path / "levels.png", [[0]], (4, 3)) as (axis,):
+        axis.set_ylim(0, 10)
+        draw_levels(axis, [Level(-15.0, "near"), Level(500.0, "far")])
+        assert [line.get_label() for line in axis.get_lines()] == ["near"]
+        assert axis.get_ylim()[0] < -15 and axis.get_ylim()[1] == 10
 
 
 @pytest.mark.draws

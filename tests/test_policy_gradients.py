@@ -40,15 +40,6 @@ def make_trajectory(lengths: list[list[int]], seed: int = 0) -> Trajectory:
     return Trajectory(obs, action, reward, last & ~odd, last & odd, valid, final, reward.nan_to_num(0).sum(0))
 
 
-def returns_to_go(rewards: Any, discount: float, behind: float = 0.0) -> list[float]:
-    """A plain loop."""
-    out: list[float] = []
-    for reward in reversed(list(rewards)):
-        behind = float(reward) + discount * behind
-        out.insert(0, behind)
-    return out
-
-
 def test_losses_equal_published() -> None:
     """Four episodes of the lander (450 experiences, discount 0.9) and the notebook's losses: vanilla, with baseline,
     entropy, and actor-critic with values of 1."""
@@ -131,7 +122,20 @@ def test_advantages_by_hand(case: str, changes: dict[str, Any], weights: list[fl
     assert {name: value.item() for name, value in logged.items()} == pytest.approx(expected)
 
 
-def test_equal_advantages_normalize_to_zero() -> None:
+def test_advantages_of_scaled_rewards_are_normalized() -> None:
+    """Values 1, 2, 3 and 4, and 6 after the truncated episode; discount 0.5, lambda 0.5 and rewards times 2."""
+    changes = {"gae_lambda": 0.5, "bootstrap_truncation": True, "reward_scale": 2.0, "normalize_advantage": True}
+    agent, trajectory = agent_of("AAC", discount=0.5, **changes), two_episodes()
+    trajectory.obs[..., 0] = torch.tensor([[[1.0, 4.0]], [[2.0, math.nan]], [[3.0, math.nan]]])
+    trajectory.final_obs[0, 1, 0] = 6.0
+    agent.network.values = lambda obs: obs[..., 0]  # type: ignore[method-assign]
+    agent.observe(trajectory)
+    third = 8 - 3
+    second = 4 + 1.5 - 2 + third / 4
+    advantages = np.array([2 + 1 - 1 + second / 4, second, third, 16 + 3 - 4])
+    assert agent.batch.returns[0, :4].tolist() == (advantages + [1, 2, 3, 4]).tolist()
+    expected = torch.tensor((advantages - advantages.mean()) / advantages.std()).float()
+    torch.testing.assert_close(agent.batch.advantages[0, :4], expected)
     same = make_trajectory([[3, 5]])
     same.reward.fill_(2.0)
     agent = agent_of("VPG", discount=0.0, normalize_advantage=True)
@@ -163,7 +167,7 @@ IMAGES = Spaces((2, 11, 9), Discrete(3), torch.uint8)
 
 
 class Plain:
-    """One member with `torch.nn`, autograd and `torch.optim.Adam`, episode by episode."""
+    """One member with `torch.nn`, autograd and `torch.optim.Adam`."""
 
     def __init__(self, agent: Agent, m: int):
         self.config, network = agent.config, agent.network
@@ -184,37 +188,8 @@ class Plain:
     def values(self, obs: Tensor) -> Tensor:
         return (self.critic(obs) if self.critic else self.policy(obs)[:, -1:]).squeeze(1)
 
-    def update(self, trajectory: Trajectory, m: int) -> dict[str, float]:
-        config, obs, action, returns, weights = self.config, [], [], [], []
-        for e, length in enumerate(trajectory.lengths[m].tolist()):
-            steps = trajectory.obs[:length, m, e]
-            rewards = (config.reward_scale * trajectory.reward[:length, m, e]).tolist()
-            cut, bootstrap = bool(trajectory.truncated[length - 1, m, e]), 0.0
-            with torch.no_grad():
-                if config.bootstrap_truncation and cut:
-                    bootstrap = float(self.values(trajectory.final_obs[m, e : e + 1]))
-                value = self.values(steps).tolist() if config.baseline == "value" else [0.0] * length
-            q = returns_to_go(rewards, config.discount, bootstrap)
-            if config.gae_lambda is not None:
-                next_values = [*value[1:], bootstrap]
-                errors = [
-                    r + config.discount * later - now for r, later, now in zip(rewards, next_values, value, strict=True)
-                ]
-                advantages = returns_to_go(errors, config.discount * config.gae_lambda)
-                q = [a + v for a, v in zip(advantages, value, strict=True)]
-            obs.append(steps)
-            action.append(trajectory.action[:length, m, e])
-            returns += q
-            weights += [q_value - v for q_value, v in zip(q, value, strict=True)]
-        states, actions, target = torch.cat(obs), torch.cat(action), torch.tensor(returns)
-        weight = torch.tensor(weights)
-        if config.baseline == "batch_mean":
-            weight = weight - weight.mean()
-        if config.normalize_advantage:
-            weight = (weight - weight.mean()) / weight.std(correction=0)
-        return self._descend(states, actions, target, weight)
-
-    def _descend(self, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor) -> dict[str, float]:
+    def update(self, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor) -> dict[str, float]:
+        """One update by the targets of values and the advantages."""
         config = self.config
         if config.anneal_lr:
             for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
@@ -264,12 +239,12 @@ def test_updates_equal_torch(case: str) -> None:
     for i in range(3):
         trajectory = make_trajectory([[250, 250, 200], [10, 20, 30]], seed=i)
         agent.observe(trajectory)
-        losses = agent.learn()
-        for m in range(2):
-            expected = plain[m].update(trajectory, m)
-            assert {name: value[m].item() for name, value in losses.items()} == pytest.approx(
-                expected, rel=1e-5, abs=1e-5
-            )
+        batch, losses = agent.batch, agent.learn()
+        for m, count in enumerate(batch.counts):
+            columns = (batch.obs, batch.action, batch.returns, batch.advantages)
+            expected = plain[m].update(*(column[m, :count] for column in columns))
+            actual_losses = {name: value[m].item() for name, value in losses.items()}
+            assert actual_losses == pytest.approx(expected, rel=1e-5, abs=1e-5)
             torch.testing.assert_close(agent.network.policy.flat[m], plain[m].flat(plain[m].policy), rtol=0, atol=1e-5)
             if agent.network.critic:
                 actual, expected_weights = agent.network.critic.flat[m], plain[m].flat(plain[m].critic)

@@ -274,11 +274,6 @@ def test_reward_module_returns_shaped_rewards() -> None:
     module.close()
 
 
-def strategy_of(name: str) -> list[EvolutionStrategy]:
-    """The callback of a search; empty for an agent."""
-    return [] if name in AGENTS else [EvolutionStrategy(seed=1, population=4, noise_std=0.2)]
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_lightnings_callbacks_and_loggers_work_with_every_family(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +282,8 @@ def test_lightnings_callbacks_and_loggers_work_with_every_family(
     loggers: list[Any] = [CSVLogger(tmp_path)]
     if importlib.util.find_spec("wandb"):  # of the extra `loggers`
         loggers.append(WandbLogger(save_dir=tmp_path, offline=True))
-    module, rates, search = module_of(name), LearningRateMonitor(), strategy_of(name)
+    module, rates = module_of(name), LearningRateMonitor()
+    search = [] if name in AGENTS else [EvolutionStrategy(seed=1, population=4, noise_std=0.2)]
     saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_epochs=1, save_top_k=-1)
     score = "search/center_return" if search else "eval/return_greedy"
     stop = EarlyStopping(monitor=score, mode="max", patience=5, check_on_train_epoch_end=True)

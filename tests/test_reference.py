@@ -1,8 +1,15 @@
-"""docs/settings.md and docs/settings/ say what the code says."""
+"""The pages of settings and the table of docs/which_agent.md say what the code says."""
 
+import importlib.util
+import re
+
+import pytest
+
+from conftest import ROOT
 from control.cli.options import flags
 from control.cli.reference import DOCS, pages
-from models.registry import implementations
+from models.registry import agent_class, default_config, family, implementations
+from models.spaces import Continuous
 
 
 def test_the_pages_of_settings_are_up_to_date() -> None:
@@ -16,3 +23,45 @@ def test_the_pages_have_every_setting() -> None:
     text = "".join(pages().values())
     setting_names = {name for implementation in implementations() for name in flags(implementation, "procmaze")}
     assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`** (" not in text]
+
+
+PAGE = (ROOT / "docs/which_agent.md").read_text()
+WORDS = {True: "yes", False: ""}
+
+
+def table(heading: str) -> dict[str, list[str]]:
+    """The rows below a heading row, by their first cell."""
+    rows = re.search(rf"^\| {re.escape(heading)} .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert rows
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]
+    return {re.sub(r"\[(.+)\]\(.+\)", r"\1", first): other_cells for first, *other_cells in cells}
+
+
+def searches(name: str) -> bool:
+    return family(name).learns_from == "evolution"
+
+
+def test_page_has_every_implementation() -> None:
+    assert set(table("`--implementation` | observations")) == {name for name in implementations() if not searches(name)}
+    assert set(table("`--implementation` | learns")) == {name for name in implementations() if searches(name)}
+
+
+@pytest.mark.parametrize("name", [name for name in implementations() if not searches(name)])
+def test_row_of_table(name: str) -> None:
+    observations, actions, policy, proxies, code, gpu = table("`--implementation` | observations")[name]
+    implementation_family, agent = family(name), agent_class(name)
+    observation_kinds = (
+        "one-hot cells" if agent.takes_cells_only else "vectors, images" if agent.takes_images else "vectors"
+    )
+    action_kinds = ["continuous" if kind is Continuous else "discrete" for kind in agent.action_kinds]
+    assert (observations, actions) == (observation_kinds, ", ".join(action_kinds))
+    assert (proxies, gpu) == (
+        WORDS[implementation_family.trains_on_proxies],
+        WORDS["gpu" in implementation_family.accelerators],
+    )
+    if implementation_family.learns_from == "episodes":
+        assert policy == ("on" if default_config(name, "cartpole").schedule.on_policy else "off")
+    if importlib.util.find_spec("numba"):
+        from control.loops.compiled import KINDS
+
+        assert code == WORDS[agent in KINDS]

@@ -70,13 +70,6 @@ def numbers(level: float) -> Any:
     return row
 
 
-def write_film(path: Path, side: int = 64, count: int = 8) -> None:
-    chance = np.random.default_rng(0)
-    with mp4(path, 8) as add:
-        for _ in range(count):
-            add(chance.integers(0, 255, (side, side, 3), np.uint8))
-
-
 @pytest.fixture
 def compared(logdir: Path) -> Path:
     """Two algorithms with three seeds and different learning rates, a film, and names to escape."""
@@ -84,7 +77,9 @@ def compared(logdir: Path) -> Path:
         for seed in (25, 26, 27):
             flags = [*LINE, "--lr", lr, "--seed", str(seed)]
             folder = write_run(logdir, name, numbers(10.0), flags=flags, seeds=[seed], name="a<b>&c")
-    write_film(folder / "videos" / "final.mp4")
+    with mp4(folder / "videos" / "final.mp4", 8) as add:
+        for picture in np.random.default_rng(0).integers(0, 255, (8, 64, 64, 3), np.uint8):
+            add(picture)
     return logdir
 
 

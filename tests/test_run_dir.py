@@ -14,17 +14,7 @@ from hypothesis import strategies as st
 
 from control.cli.settings import RunConfig
 from control.reports.runs import read_runs
-from control.storage.run_dir import (
-    MetricsFile,
-    atomic_write_text,
-    create,
-    newest,
-    parent,
-    read_metrics,
-    replacing,
-    safe_name,
-    version_folders,
-)
+from control.storage import run_dir
 from helpers import trained
 from models.settings import SettingError
 
@@ -34,21 +24,21 @@ def run_in(logdir: Path, **changes: Any) -> RunConfig:
 
 
 def test_create_makes_a_new_version(logdir: Path) -> None:
-    path = create(run_in(logdir, gamename="ALE/Pong-v5", exp_name="a b", seed=25))
+    path = run_dir.create(run_in(logdir, gamename="ALE/Pong-v5", exp_name="a b", seed=25))
     assert path == logdir / "ALE_Pong-v5/a_b/UDRL/seed_25/version_0"
     assert (path / "checkpoints").is_dir()
-    assert parent(run_in(logdir, num_seeds=5)).name == "seed_25-29"
+    assert run_dir.parent(run_in(logdir, num_seeds=5)).name == "seed_25-29"
     run = run_in(logdir)
-    assert newest(parent(run)) is None
-    (parent(run) / "version_9").mkdir(parents=True)
-    (parent(run) / "notes").mkdir()
-    assert [create(run).name for _ in range(2)] == ["version_10", "version_11"]
-    assert newest(parent(run)) == parent(run) / "version_11"
+    assert run_dir.newest(run_dir.parent(run)) is None
+    (run_dir.parent(run) / "version_9").mkdir(parents=True)
+    (run_dir.parent(run) / "notes").mkdir()
+    assert [run_dir.create(run).name for _ in range(2)] == ["version_10", "version_11"]
+    assert run_dir.newest(run_dir.parent(run)) == run_dir.parent(run) / "version_11"
 
 
 @given(st.text())
 def test_safe_name_is_one_folder(name: str) -> None:
-    safe = safe_name(name)
+    safe = run_dir.safe_name(name)
     assert safe not in ("", ".", "..") and "/" not in safe and "\0" not in safe
     assert Path("root", safe).parent == Path("root")
 
@@ -56,7 +46,7 @@ def test_safe_name_is_one_folder(name: str) -> None:
 def _create_many(logdir: Path, barrier: Any) -> None:
     barrier.wait()
     for _ in range(5):
-        path = create(run_in(logdir))
+        path = run_dir.create(run_in(logdir))
         # Fails if another process has the same folder.
         (path / "owner").touch(exist_ok=False)
 
@@ -70,7 +60,9 @@ def test_concurrent_processes_get_different_folders(logdir: Path) -> None:
     for process in processes:
         process.join(30)
     assert [process.exitcode for process in processes] == [0] * 8
-    assert [path.name for path in version_folders(parent(run_in(logdir)))] == [f"version_{k}" for k in range(40)]
+    assert [path.name for path in run_dir.version_folders(run_dir.parent(run_in(logdir)))] == [
+        f"version_{k}" for k in range(40)
+    ]
 
 
 @pytest.mark.parametrize(("place", "message"), [
@@ -83,19 +75,19 @@ def test_unwritable_logdir_is_an_error(tmp_path: Path, place: str, message: str)
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(SettingError, match=message):
-        create(run_in(tmp_path / place))
+        run_dir.create(run_in(tmp_path / place))
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
-    atomic_write_text(path, "old")
-    with pytest.raises(OSError, match="full"), replacing(path) as temporary:
+    run_dir.atomic_write_text(path, "old")
+    with pytest.raises(OSError, match="full"), run_dir.replacing(path) as temporary:
         temporary.write_text("half of the n")
         raise OSError(28, "disk full")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
     child = os.fork()
     if child == 0:
-        with replacing(path) as temporary:
+        with run_dir.replacing(path) as temporary:
             temporary.write_text("half of the n")
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -126,12 +118,12 @@ def row(epoch: int, seed: int = 25, **tags: float) -> dict[str, float]:
 
 
 def test_metrics_round_trip(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics = run_dir.MetricsFile(tmp_path / "metrics.csv")
     metrics.append(row(0, loss=1 / 3), row(0, seed=26, loss=float("nan")))
     metrics.append(row(np.int64(1), loss=np.float32(0.5)))
     assert metrics.path.read_text().startswith("epoch,env_steps,seed,loss\n")
     metrics.append(row(2, loss=2.0, score=3.0))
-    columns = read_metrics(metrics.path)
+    columns = run_dir.read_metrics(metrics.path)
     assert list(columns) == ["epoch", "env_steps", "seed", "loss", "score"]
     assert columns["epoch"] == [0, 0, 1, 2] and columns["seed"] == [25, 26, 25, 25]
     np.testing.assert_equal(columns["loss"], [1 / 3, math.nan, 0.5, 2.0])
@@ -140,16 +132,16 @@ def test_metrics_round_trip(tmp_path: Path) -> None:
 
 def test_metrics_of_a_killed_run_continue(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    metrics = MetricsFile(path)
+    metrics = run_dir.MetricsFile(path)
     for epoch in range(5):
         metrics.append(row(epoch, loss=float(epoch)))
     with open(path, "a") as file:
         file.write("5,500,25")  # killed here
-    assert read_metrics(path)["epoch"] == [0, 1, 2, 3, 4]
-    metrics = MetricsFile(path)
+    assert run_dir.read_metrics(path)["epoch"] == [0, 1, 2, 3, 4]
+    metrics = run_dir.MetricsFile(path)
     metrics.resume_after([row(2)])
     metrics.append(row(3, loss=9.0, score=1.0))
-    assert read_metrics(path)["loss"] == [0.0, 1.0, 2.0, 9.0]
+    assert run_dir.read_metrics(path)["loss"] == [0.0, 1.0, 2.0, 9.0]
 
 
 HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2,200,25,0.1\n", "2,200,26,0.2\n")
@@ -169,7 +161,7 @@ def test_invalid_metrics_file_is_an_error(tmp_path: Path, content: str | bytes |
         path.mkdir()
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    for read in (read_metrics, MetricsFile, read_runs):
+    for read in (run_dir.read_metrics, run_dir.MetricsFile, read_runs):
         with pytest.raises(SettingError, match=message) as error:
             read(path)
         assert "\n" not in str(error.value) and str(path) in str(error.value)
@@ -183,7 +175,7 @@ def test_invalid_metrics_file_is_an_error(tmp_path: Path, content: str | bytes |
 def test_table_ends_with_the_epoch_of_the_checkpoint(tmp_path: Path, rows: tuple[str, ...], epochs: list[int]) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text(HEAD + "".join(rows))
-    MetricsFile(path).resume_after([{"epoch": 2, "env_steps": 200, "seed": seed} for seed in (25, 26)])
-    table = read_metrics(path)
+    run_dir.MetricsFile(path).resume_after([{"epoch": 2, "env_steps": 200, "seed": seed} for seed in (25, 26)])
+    table = run_dir.read_metrics(path)
     assert table["epoch"] == epochs and table["seed"] == [25, 26] * (len(epochs) // 2)
     assert table["env_steps"][-2:] == [200, 200]

@@ -1,6 +1,5 @@
 """The documentation as a site: what is changed of a page for it, and that Sphinx builds it without a warning."""
 
-import importlib.util
 import json
 import os
 import re
@@ -11,18 +10,15 @@ from types import ModuleType
 import pytest
 
 from conftest import ROOT
+from fake_runs import load_script
 from helpers import completed
 
 
 @pytest.fixture(scope="module")
 def conf() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_conf", ROOT / "docs/conf.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    old_path = list(sys.path)
-    spec.loader.exec_module(module)
-    sys.path[:] = old_path
-    return module
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "path", list(sys.path))  # which the script changes
+        return load_script("../docs/conf")
 
 
 def test_pictures_become_figures_and_links_to_folders_their_names(conf: ModuleType) -> None:

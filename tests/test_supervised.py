@@ -170,10 +170,15 @@ def run(logdir: Path, *callbacks: pl.Callback, **changes: Any) -> Path:
     return run_folder(logdir)
 
 
-@pytest.fixture(scope="module")
+FITS: list[Path] = []
+
+
+@pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fit by the settings of ``SMALL``."""
-    return run(tmp_path_factory.mktemp("fit"))
+    """A fit by the settings of ``SMALL``, made once, in a test, where figures are blank."""
+    if not FITS:
+        FITS.append(run(tmp_path_factory.mktemp("fit")))
+    return FITS[0]
 
 
 def test_files_of_a_fit_hold_the_environment_and_its_errors(folder: Path) -> None:

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+from helpers import loop_of, tiny
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.spaces import Discrete, Spaces
@@ -66,6 +68,15 @@ def test_groups_partition_members_by_shape(config: Config) -> None:
     assert (len(seed_groups) == 1) == (config is not VARIED)
     assert all(group == sorted(group) for group in seed_groups)
     assert groups(config, []) == []
+
+
+def test_results_of_groups_are_in_the_order_of_members() -> None:
+    config = tiny("DDQN", vary_hp=True, vary=("lr", "batch_size"))
+    loop = loop_of("DDQN", "cartpole", 25, 8, config, steps_per_epoch=30)
+    order = torch.cat([group.members for group in loop.groups])
+    assert not torch.equal(order, order.argsort())
+    rates = [sample_config(config, seed).lr for seed in loop.seeds]
+    assert loop.epoch()["train/learning_rate"].tolist() == pytest.approx(rates)
 
 
 def test_members_of_different_shapes_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,12 @@ from models.vocabulary import DEPTHS, WIDTHS, aliases_of
 WORDS = "--env CartPole-v1 --total_steps 60 --lr 1e-3 --discount 0.9 --hidden_sizes 8,8 --activation tanh --seed 3"
 
 
-def cartpole_implementations() -> Iterator[str]:
-    for name, family in implementations().items():
-        if family.learns_from != "evolution":
-            kind = agent_class(name)
-            if Discrete in kind.action_kinds and not kind.takes_cells_only:
-                yield name
+AGENTS = {name: agent_class(name) for name, family in implementations().items() if family.learns_from != "evolution"}
 
 
-@pytest.mark.parametrize("name", cartpole_implementations())
+@pytest.mark.parametrize(
+    "name", [name for name, kind in AGENTS.items() if Discrete in kind.action_kinds and not kind.takes_cells_only]
+)
 def test_one_command_line_trains_every_algorithm(name: str, tmp_path: Path, capsys: Shown) -> None:
     agent = parse(["--algo", name]).agent
     short_flags = "--num_grad_steps 2 --num_rand_action_rollouts 2" if hasattr(agent, "num_grad_steps") else ""

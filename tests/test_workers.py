@@ -93,26 +93,24 @@ def test_two_workers_equal_one_process(name):
         parallel.reset(seeds_of(3, 3))
 
 
-def test_fault_or_death_of_a_worker_is_an_error_and_ends_its_processes():
-    environment = ParallelEnvironment(Game("mortal", f"{__name__}:Mortal-v0"), 1, 2, 2)
-    engines = environment.reset(seeds_of(1, 2, 40))[0, :, 0].int().tolist()
+def test_workers_return_info_and_their_fault_or_death_ends_all():
+    """With more workers than environments, of which two start."""
+    game = Game("mortal", f"{__name__}:Mortal-v0", info=("a", "pid"))
+    for make in (GymnasiumEnvironment, lambda *size: ParallelEnvironment(*size, 5)):
+        environment = make(game, 1, 2)
+        engines, steppers = environment.reset(seeds_of(1, 2, 40))[0].int().T.tolist()
+        info = environment.step(torch.tensor([[0, 0]]), torch.tensor([[True, False]])).info
+        assert info.dtype == torch.float32 and info.tolist() == [[[7.0, steppers[0]], [0.0, 0.0]]]
+        if make is GymnasiumEnvironment:
+            environment.close()
+            environment.close()
     with pytest.raises(EnvironmentFault, match="^environment mortal, step 1 .* seed 41: reward is nan"):
         environment.step(torch.tensor([[0, 1]]))
     pids = pids_of(environment)
+    assert pids == steppers
     with pytest.raises(EnvironmentFault, match=r"^environment mortal: worker 2 of 2 died \(exit code -9\)$"):
         environment.step(torch.tensor([[0, 2]]))
     assert all_gone(pids + engines)
-
-
-def test_workers_return_named_numbers_of_info():
-    """Even with more workers than environments."""
-    for make in (GymnasiumEnvironment, lambda *size: ParallelEnvironment(*size, 5)):
-        environment = make(Game("mortal", f"{__name__}:Mortal-v0", info=("a", "pid")), 1, 2)
-        pids = environment.reset(seeds_of(1, 2))[0, :, 1].tolist()
-        info = environment.step(torch.tensor([[0, 0]]), torch.tensor([[True, False]])).info
-        environment.close()
-        environment.close()
-        assert info.dtype == torch.float32 and info.tolist() == [[[7.0, pids[0]], [0.0, 0.0]]]
 
 
 def test_invalid_settings_start_no_process():
