@@ -217,12 +217,6 @@ class AgentModule(RunModule):
             columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
         return columns
 
-    def is_reported(self) -> bool:
-        """Return whether this epoch's row is printed. These are the first epoch of the process, epochs with an
-        evaluation and, with ``print_statements``, all epochs."""
-        is_first = self.epoch == self.epochs_before + 1
-        return is_first or self.is_evaluated() or self.settings.run.print_statements > 0
-
     def close(self) -> None:
         super().close()
         self.loop.close()
