@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
@@ -18,7 +19,7 @@ Watch = Callable[..., object]
 _LEAST_WIDTH = 8  # of a column, so that few later numbers are wider
 _LEAST_FRACTION = 0.01  # of the work; below it, an estimate of the time left is poor
 LINE_SECONDS = 5.0  # between lines without a terminal
-_COMPILING = "compiling machine code: about half a minute, only once"
+_COMPILING = "compiling machine code, half a minute or more, only once"
 
 
 class Meter:
@@ -47,11 +48,10 @@ class Meter:
     @classmethod
     def begin_compiling(cls) -> None:
         """Stop the clock, and say in the open bar, or once in a line, that functions are compiled."""
-        if cls._compiling_since is None:
-            cls._compiling_since = time.monotonic()
+        cls._compiling_since = time.monotonic()
         for meter in cls._open[-1:]:
             if meter.bar is not None:
-                meter._draw("  {desc}", _COMPILING)
+                threading.Thread(target=meter._count_seconds, daemon=True).start()
             elif not cls._has_announced:
                 cls._has_announced = True
                 print(f"  {_COMPILING}", flush=True)
@@ -62,6 +62,14 @@ class Meter:
         if cls._compiling_since is not None:
             cls._compile_seconds += time.monotonic() - cls._compiling_since
             cls._compiling_since = None
+
+    def _count_seconds(self) -> None:
+        """Draw the seconds for which functions have been compiled, until they are finished."""
+        while True:
+            time.sleep(0.5)
+            if (started := Meter._compiling_since) is None:
+                return
+            self._draw("  {desc}", f"{_COMPILING} ({tqdm.format_interval(time.monotonic() - started)})")
 
     def restart(self, fraction: float = 0.0) -> None:
         """Estimate the time left from the speed after this finished ``fraction``."""
@@ -133,20 +141,11 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     Raises KeyboardInterrupt if the command was interrupted before."""
     if ending.stop_requested:  # a signal during an import may have raised an error that the importing code ignored
         raise KeyboardInterrupt
-    if not enabled:
+    if enabled:
+        with contextlib.closing(Meter(label)) as meter:
+            yield lambda fraction, result="": meter.show(fraction, f"{label}, {result}" if result else label)
+    else:
         yield None
-        return
-    text = label
-
-    def show(fraction: float, result: str = "") -> None:
-        """Show the finished ``fraction``, with a ``result`` such as ``best return 20.0`` after the label."""
-        nonlocal text  # remains for later calls without a result
-        if result:
-            text = f"{label}, {result}"
-        meter.show(fraction, text)
-
-    with contextlib.closing(Meter(label)) as meter:
-        yield show
 
 
 def time_in_words(seconds: float) -> str:

@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
-from control.cli.ending import ending, print_on_stderr
+from control.cli.ending import ending, print_over_bar
 from control.cli.progress import Meter, progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
 from control.commands.choose_proxy import announce, draw_curve, finish_search, real_agents_text
@@ -111,7 +111,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             line = "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
             if (folder / run_dir.LAST_CHECKPOINT).exists():
                 line = "cut short; the same command with --resume goes on from the last checkpoint"
-            print_on_stderr(line)
+            if verbose:
+                print_over_bar(line)
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started) and not stop.stop_requested
         if finished:  # everything is printed and written

@@ -212,7 +212,8 @@ class AgentModule(RunModule):
             columns[mode] = number_text(means[tag]) if tag in means else ""
         if tags.REWARD_RATE in means:  # an environment without episodes
             columns["reward rate"] = f"{means[tags.REWARD_RATE]:.4f}"
-        columns["loss"] = f"{means[self.loop.loss_tag]:.3g}" if self.loop.loss_tag in means else ""
+        loss = means.get(self.loop.loss_tag)
+        columns["loss"] = "" if loss is None else f"{loss:.3g}" if abs(loss) >= 0.001 else f"{loss:.1e}"
         if num_diverged := int((~self.loop.finite_members).sum()):
             columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
         return columns

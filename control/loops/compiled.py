@@ -61,7 +61,8 @@ class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no ty
 
     def on_start(self, event: Any) -> None:
         self._depth += 1
-        Meter.begin_compiling()
+        if self._depth == 1:
+            Meter.begin_compiling()
 
     def on_end(self, event: Any) -> None:
         self._depth -= 1
