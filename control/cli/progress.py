@@ -87,19 +87,18 @@ class Meter:
     def show(self, fraction: float, label: str) -> None:
         """Show the finished ``fraction`` of the work that ``label`` describes, if the last bar or line is old enough.
         Lines leave out the beginning and the end."""
-        interval = LINE_SECONDS if self.bar is None else self.bar.mininterval
-        if time.monotonic() - self._last_shown < interval:
-            return
         left = self.time_left(fraction)
-        if self.bar is not None:
+        interval = LINE_SECONDS if self.bar is None else self.bar.mininterval
+        is_silent = left == "?" or fraction >= 1
+        if time.monotonic() - self._last_shown < interval or (self.bar is None and is_silent):
+            return
+        self._last_shown = time.monotonic()
+        if self.bar is None:
+            print(f"  {label}: {100 * fraction:.0f} %, {left} left", flush=True)
+        else:
             self.bar.n = fraction
             # The bar is three columns narrower than it could be, with room for "^C".
             self._draw(f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left} left", label)
-        elif left != "?" and fraction < 1:
-            print(f"  {label}: {100 * fraction:.0f} %, {left} left", flush=True)
-        else:
-            return
-        self._last_shown = time.monotonic()
 
     def _draw(self, bar_format: str, label: str) -> None:
         """Draw the bar with a ``label`` in a format of tqdm."""
@@ -111,8 +110,7 @@ class Meter:
         """Erase the bar."""
         if self.bar is not None:
             self.bar.close()
-        if self in Meter._open:
-            Meter._open.remove(self)
+        Meter._open.remove(self)
 
 
 class RowTable:

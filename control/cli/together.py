@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from control.cli.errors import missing_reason
@@ -40,19 +41,14 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
             if not os.path.exists(path) and path not in _words_for(name):
                 folder, base = os.path.split(path)
                 words = [] if folder else _words_for(name)  # a word is no part of a path
-                similar = closest(base, [*words, *_files_in(folder or ".")])
+                files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # no links to nothing
+                similar = closest(base, [*words, *files])
                 hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
                 if bandits := [word for word in words if word.endswith("-bandit")]:
                     hint += f" ({', '.join(bandits)}, and others)"
                 if similar:
                     hint = f"; did you mean {os.path.join(folder, similar)!r}?"
                 yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
-
-
-def _files_in(folder: str) -> list[str]:
-    """Return the names of files and folders in ``folder`` that exist, without links to nothing."""
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [name for name in names if os.path.exists(os.path.join(folder, name))]
 
 
 def _words_for(name: str) -> list[str]:

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.colour import verdict_text
+from control.cli.colour import paint, verdict_text
 from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
@@ -368,4 +369,4 @@ def _train_and_test(
 def announce(module: RunModule, text: str) -> None:
     """Print ``text``, the next step of the command, unless the module prints only warnings."""
     if module.verbose:
-        print(text, flush=True)
+        print(paint(text, "dim", sys.stdout), flush=True)

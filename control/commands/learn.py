@@ -75,7 +75,6 @@ _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher d
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
-_EXAM_STEPS = 50_000  # training steps of an agent of the exam, with the settings of the preset `clone`
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"

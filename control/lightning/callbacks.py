@@ -1,6 +1,7 @@
 """Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
 videos."""
 
+import contextlib
 import functools
 import math
 import signal
@@ -44,23 +45,21 @@ class Progress(Callback):
         self._row_steps, self._row_seconds = 0, 0.0  # environment steps and time at the latest row
         self._row_fraction = -1.0  # finished fraction of the training at the latest row
         self._fraction = self._epoch_size = 0.0  # at the start of the epoch, and by which the latest epoch increased it
+        self._open_meter = contextlib.ExitStack()
 
     def on_fit_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Open the bar before the module compiles its functions."""
         label = f"before the first {module.unit}"
-        self.meter = Meter(label)
+        self.meter = self._open_meter.enter_context(contextlib.closing(Meter(label)))
         module.watch = lambda fraction: self.meter.show(fraction, label)
-
-    def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Start the clocks."""
-        self._row_steps, self._row_seconds = int(module.env_steps.sum()), Meter.seconds()
-        self.meter.restart()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Show the progress of the run while the epoch goes on."""
         number = trainer.current_epoch + 1
         self._fraction = module.finished_fraction()
         is_first = number == module.epochs_before + 1
+        if is_first:
+            self._row_steps, self._row_seconds = int(module.env_steps.sum()), Meter.seconds()
         # The time left is estimated without the work before the first epoch and the faster epochs before the first
         # update.
         if is_first or (isinstance(module, AgentModule) and not module.gradient_steps):
@@ -98,10 +97,10 @@ class Progress(Callback):
         sys.stdout.flush()
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.meter.close()
+        self._open_meter.close()
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        self.meter.close()
+        self._open_meter.close()
 
 
 def _number_text(module: RunModule, number: int) -> str:
