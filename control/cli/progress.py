@@ -18,7 +18,7 @@ Watch = Callable[..., object]
 
 _LEAST_WIDTH = 8  # of a column, so that few later numbers are wider
 _LEAST_FRACTION = 0.01  # of the work; below it, an estimate of the time left is poor
-LINE_SECONDS = 5.0  # between lines without a terminal
+LINE_SECONDS = 10.0  # between lines without a terminal
 _COMPILING = "compiling machine code, half a minute or more, only once"
 
 
