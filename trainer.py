@@ -146,11 +146,16 @@ def run(settings: Settings) -> int:
     """Run the command that the settings select, and return the exit status."""
     # The imports create millions of permanent objects. Searching them for garbage takes a fifth of the starting time.
     gc.disable()
+    is_terminal = sys.stderr.isatty()
+    if is_terminal:
+        print("  loading ...", end="", file=sys.stderr, flush=True)
     try:
         run_command = _command_function(settings)
         gc.freeze()  # the garbage collector skips them from now on
     finally:
         gc.enable()
+        if is_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)  # erases the line
     try:
         ending.orderly = True  # a signal now raises KeyboardInterrupt, so that the command can clean up
         return run_command()

@@ -1,7 +1,9 @@
 """Progress lines and bars, which do not change results."""
 
+import contextlib
 import io
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import trainer
 from control.cli import progress as module
 from control.cli.colour import paint, warning
-from control.cli.progress import Watch, progress, watch_part
+from control.cli.progress import Meter, RowTable, Watch, progress, watch_part
 from control.commands.choose_proxy import _mean_returns
 from control.evolution.inner_loop import InnerLoop, Outcome
 from models.agents.ddqn.config import Config as AgentConfig
@@ -38,6 +41,39 @@ def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], m
     with progress("agents", enabled=False) as watch:
         assert watch is None and watch_part(watch, 0.0, 1.0) is None
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_time_left_follows_from_the_mean_speed_without_compilation(
+    first: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    with contextlib.closing(Meter("epoch")) as meter:
+        meter.restart(first)
+        assert meter.time_left(first) == "?" and meter.time_left(1.0) == "00:00"
+        now += 10
+        Meter.begin_compiling()
+        now += 60
+        assert meter.time_left(first + 0.1) == ("01:30" if first == 0 else "00:40")
+        Meter.end_compiling()
+        now += 10
+        assert meter.time_left(first + 0.25) == ("01:00" if first == 0 else "00:20")
+
+
+def test_table_has_one_header() -> None:
+    table = RowTable()
+    rows = [table.text({"epoch": str(number), "loss": "0.5"}) for number in range(40)]
+    assert [row.count("\n") for row in rows] == [1, *[0] * 39]
+    assert "diverged" in table.text({"epoch": "40", "loss": "0.5", "diverged": "1 of 2"})
+
+
+def test_runs_print_few_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings: dict[str, Any] = {"steps_per_epoch": 10, "eval_every": 1, "logdir": str(tmp_path), "logger": "none"}
+    trainer.train(implementation="QLearning", gamename="cliff", epochs=200, **settings)
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    epochs = [int(line[0].removesuffix("/200")) for line in words if line and line[0].endswith("/200")]
+    assert epochs[0] == 1 and epochs[-1] == 200 and 20 <= len(epochs) <= 30
 
 
 @pytest.mark.parametrize(("environment", "terminal", "coloured"), [

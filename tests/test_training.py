@@ -85,7 +85,7 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
         assert metrics["train/gradient_steps"] == [epoch * (1 if on_policy(name) else 3) for epoch in range(1, 6)]
         epoch_steps = np.multiply(3, metrics["rollout/length_mean"][1:]).round()
         assert np.diff(metrics["env_steps"]).tolist() == epoch_steps.tolist()
-    for line in (" 1/5", " 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
+    for line in (" 2/5", " 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
         assert line in output
     assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
 

@@ -73,19 +73,15 @@ class Ending:
 ending = Ending()
 
 
-def print_on_stderr(text: str) -> None:
-    """Print a line on stderr. Also works in a signal handler that has interrupted a print."""
+def print_over_bar(text: str) -> None:
+    """Print a line on stderr, on a terminal in place of the progress bar and ``^C``. Also works in a signal handler
+    that has interrupted a print."""
+    erase_line = "\r\033[K" if sys.stderr.isatty() else ""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(f"{erase_line}{text}", file=sys.stderr, flush=True)
     except (OSError, RuntimeError):
         with contextlib.suppress(OSError):
             os.write(2, f"{text}\n".encode())  # 2 is stderr
-
-
-def print_over_bar(text: str) -> None:
-    """Print a line on stderr, on a terminal in place of the progress bar and ``^C``. Also works in a signal handler."""
-    erase_line = "\r\033[K" if sys.stderr.isatty() else ""
-    print_on_stderr(f"{erase_line}{text}")
 
 
 def install_handlers() -> None:

@@ -57,6 +57,8 @@ SYNTAX = (
 MAX_WIDTH = 110
 TEXT_COLUMN, _NARROW_COLUMN = 32, 25  # columns at which explanations begin; the second is for the first page
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
+# Pattern of a part of a page -> its colour on a terminal: headings, flags and commands, defaults.
+_COLOURS = {"^(usage:|\\S.*:$)": "bold", "^ {2,4}(--|python ).*?(?=  |$)": "cyan", r"\(default:[\s\S]*?\)$": "dim"}
 OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar already says
 
 
@@ -84,6 +86,13 @@ def help_text(
     return _first_page(valid_flags)
 
 
+def in_colours(page: str) -> str:
+    """Return a help page with colours, if stdout is a terminal (`_COLOURS`)."""
+    for pattern, colour in _COLOURS.items():
+        page = re.sub(pattern, paint(r"\g<0>", colour, sys.stdout), page, flags=re.MULTILINE)
+    return page
+
+
 def _first_page(valid_flags: Flags) -> str:
     """Return the first help page: example commands, names of implementations and environments, the settings that users
     change most often, other commands, and links to more pages."""
@@ -98,7 +107,7 @@ def _first_page(valid_flags: Flags) -> str:
     parts = ["usage: python trainer.py [--name value ...]\n", EXAMPLES, *_names()]
     groups = {"settings to begin with": [*settings, *_OPTIONS], "other commands": commands, "more": _MORE}
     for heading, entries in groups.items():
-        parts.append(paint(f"{heading}:", "bold", sys.stdout))
+        parts.append(f"{heading}:")
         parts += [_entry(term, text, _NARROW_COLUMN) for term, text in entries]
         parts.append("")
     return "\n".join(parts).rstrip()
@@ -108,12 +117,12 @@ def _names() -> list[str]:
     """Return the lists of implementations and of environments."""
     from envs.names import GAMES
 
-    parts = [paint("values of --implementation:", "bold", sys.stdout)]
+    parts = ["values of --implementation:"]
     for loop, heading in _LOOPS.items():
         names = [name for name, family_spec in implementations().items() if family_spec.learns_from == loop]
         parts.append(_entry(heading, ", ".join(names), _NARROW_COLUMN))
     parts.append(_entry("others", "SE learns a synthetic environment, RN a reward", _NARROW_COLUMN))
-    parts += ["", paint("values of --gamename:", "bold", sys.stdout), _wrap(", ".join(GAMES), "  ")]
+    parts += ["", "values of --gamename:", _wrap(", ".join(GAMES), "  ")]
     return [*parts, "  any Gymnasium id, your own as module:Name-v0", ""]
 
 
@@ -229,7 +238,7 @@ def _groups(
 
     parts = []
     for section in sorted(groups, key=rank):
-        parts += [paint(f"{section}:", "bold", sys.stdout), *_entries(groups[section], notes, families), ""]
+        parts += [f"{section}:", *_entries(groups[section], notes, families), ""]
     return parts
 
 
@@ -285,7 +294,7 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
 
 def first_commands() -> str:
     """Return some commands to begin with, for calls without flags."""
-    return f"Without flags nothing is trained. Some commands to begin with:\n\n{EXAMPLES}\nMore: --help"
+    return in_colours(f"Without flags nothing is trained. Some commands to begin with:\n\n{EXAMPLES}\nMore: --help")
 
 
 def version() -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from models.settings import SettingError, choice_error, format_value
+from models.settings import SettingError, choice_error, format_value, raise_all
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
 _AGENT_TYPES = ("ER", "perfect_model", "simple_model")  # the other keys of `ORIGINAL_AGENTS` are latent types
@@ -22,11 +22,11 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     defaults of the scripts. Raises SettingError for an unknown environment or agent."""
     entries = dict(content)  # keys that need no translation remain in it
     game, env_config = entries.pop("environment", None), entries.pop("env_config", {})
-    if game not in ORIGINAL_GAMES:
-        raise choice_error("environment", game, ORIGINAL_GAMES)
-    implementation = _pop_implementation(entries)
+    wrong = [] if game in ORIGINAL_GAMES else [choice_error("environment", game, ORIGINAL_GAMES)]
     if not isinstance(env_config, dict):
-        raise SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping")
+        wrong.append(SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping"))
+    raise_all(wrong)
+    implementation = _pop_implementation(entries)
     settings: dict[str, Any] = {"gamename": game.lower()}
     if game == "ProcMaze":
         settings["grid_size"] = "10"  # default of the script

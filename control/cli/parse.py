@@ -241,7 +241,7 @@ def _resolve_choices(words: Words) -> _Choices:
 def _print_help(words: Words, help_words: Sequence[str]) -> None:
     """Print the help page for a command line. ``words`` are of its other flags, which select the page, and
     ``help_words`` follow ``--help``."""
-    from control.cli.help import help_text
+    from control.cli.help import help_text, in_colours
 
     # ``--help PPO`` is short for ``--implementation PPO --help``. An ``--implementation`` in ``words`` overrides it.
     if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():
@@ -254,7 +254,8 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
             deciding_values.setdefault(name, one_word(name, words[name]))
     commands = [name for name in COMMANDS if name in words]
     command = commands[0] if commands else None
-    print(help_text(choices.valid_flags, deciding_values, help_words, command, "implementation" not in words))
+    is_default = "implementation" not in words
+    print(in_colours(help_text(choices.valid_flags, deciding_values, help_words, command, is_default)))
 
 
 def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _Choices) -> Words:

@@ -2,8 +2,10 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
 
 from tqdm import tqdm
 
@@ -14,89 +16,134 @@ Watch = Callable[..., object]
 """A function that receives the fraction of the work that is done, from 0 to 1. The functions of `progress` and
 `watch_part` also take a text about what the work has reached, such as a return. Results are ignored."""
 
-_HEADER_ROWS = 22  # of a table: a screen of 24 lines has a header
 _LEAST_WIDTH = 8  # of a column, so that few later numbers are wider
 _LEAST_FRACTION = 0.01  # of the work; below it, an estimate of the time left is poor
-LINE_SECONDS = 5.0  # between lines without a terminal
-# A format of tqdm. {} becomes the time left. The bar is three columns narrower than it could be, with room for "^C".
-BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"
+LINE_SECONDS = 10.0  # between lines without a terminal
+_COMPILING = "compiling machine code, half a minute or more, only once"
 
 
-class Lines:
-    """Prints at most one line of text every `LINE_SECONDS`, for a log."""
+class Meter:
+    """Shows the finished fraction of some work and the time left: with a bar on stderr if that is a terminal, otherwise
+    with a line of text every `LINE_SECONDS`. The time left follows from the mean speed since `restart`. A time in which
+    functions are compiled does not count."""
 
-    def __init__(self) -> None:
-        self.begin()
+    _open: ClassVar[list["Meter"]] = []
+    _compiling_since: ClassVar[float | None] = None
+    _compile_seconds: ClassVar[float] = 0.0  # of the process so far
+    _has_announced: ClassVar[bool] = False
 
-    def begin(self) -> None:
-        """Restart the clock for the remaining time and for the next line."""
-        self._started = self._last = time.monotonic()
+    def __init__(self, label: str) -> None:
+        self.bar: tqdm | None = None
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=1.0, desc=label, bar_format="  {desc}", leave=False, dynamic_ncols=True)
+        self._last_shown = time.monotonic()
+        self.restart()
+        Meter._open.append(self)
 
-    def show(self, label: str, fraction: float) -> None:
-        """Print a line such as ``  label: 40 %, 01:10 left``, if one is due. ``fraction`` is the part of the work that
-        is done. Nothing is printed for a fraction of 1, or below `_LEAST_FRACTION`."""
-        if not (_LEAST_FRACTION <= fraction < 1 and self.is_due()):
+    @classmethod
+    def seconds(cls) -> float:
+        """Return the time in seconds of a clock that stands still while functions are compiled."""
+        return (cls._compiling_since or time.monotonic()) - cls._compile_seconds
+
+    @classmethod
+    def begin_compiling(cls) -> None:
+        """Stop the clock, and say in the open bar, or once in a line, that functions are compiled."""
+        cls._compiling_since = time.monotonic()
+        for meter in cls._open[-1:]:
+            if meter.bar is not None:
+                threading.Thread(target=meter._count_seconds, daemon=True).start()
+            elif not cls._has_announced:
+                cls._has_announced = True
+                print(f"  {_COMPILING}", flush=True)
+
+    @classmethod
+    def end_compiling(cls) -> None:
+        """Let the clock go on."""
+        if cls._compiling_since is not None:
+            cls._compile_seconds += time.monotonic() - cls._compiling_since
+            cls._compiling_since = None
+
+    def _count_seconds(self) -> None:
+        """Draw the seconds for which functions have been compiled, until they are finished."""
+        while True:
+            time.sleep(0.5)
+            if (started := Meter._compiling_since) is None:
+                return
+            self._draw("  {desc}", f"{_COMPILING} ({tqdm.format_interval(time.monotonic() - started)})")
+
+    def restart(self, fraction: float = 0.0) -> None:
+        """Estimate the time left from the speed after this finished ``fraction``."""
+        self._first_fraction, self._started = fraction, self.seconds()
+
+    def time_left(self, fraction: float) -> str:
+        """Return the time left after a finished ``fraction`` as text. It is "?" soon after `restart`."""
+        if fraction >= 1:
+            return "00:00"
+        progress = fraction - self._first_fraction
+        if progress < _LEAST_FRACTION:
+            return "?"
+        return str(tqdm.format_interval((self.seconds() - self._started) / progress * (1 - fraction)))
+
+    def show(self, fraction: float, label: str) -> None:
+        """Show the finished ``fraction`` of the work that ``label`` describes, if the last bar or line is old enough.
+        Lines leave out the beginning and the end."""
+        left = self.time_left(fraction)
+        interval = LINE_SECONDS if self.bar is None else self.bar.mininterval
+        is_silent = left == "?" or fraction >= 1
+        if time.monotonic() - self._last_shown < interval or (self.bar is None and is_silent):
             return
-        self._last = time.monotonic()
-        seconds_left = (self._last - self._started) * (1 - fraction) / fraction
-        print(f"  {label}: {100 * fraction:.0f} %, {tqdm.format_interval(seconds_left)} left", flush=True)
+        self._last_shown = time.monotonic()
+        if self.bar is None:
+            print(f"  {label}: {100 * fraction:.0f} %, {left} left", flush=True)
+        else:
+            self.bar.n = fraction
+            # The bar is three columns narrower than it could be, with room for "^C".
+            self._draw(f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left} left", label)
 
-    def is_due(self) -> bool:
-        """Return whether the last line is at least `LINE_SECONDS` ago."""
-        return time.monotonic() - self._last >= LINE_SECONDS
+    def _draw(self, bar_format: str, label: str) -> None:
+        """Draw the bar with a ``label`` in a format of tqdm."""
+        assert self.bar is not None
+        self.bar.desc, self.bar.bar_format = label, bar_format
+        self.bar.refresh()
+
+    def close(self) -> None:
+        """Erase the bar."""
+        if self.bar is not None:
+            self.bar.close()
+        Meter._open.remove(self)
 
 
 class RowTable:
-    """Aligns rows that are printed one by one. The header is repeated before a row with a new column or with a text
-    that is wider than its column, and after `_HEADER_ROWS` rows, so that a screen has one."""
+    """Aligns rows that are printed one by one. A header precedes the first row, and any later row with a new column or
+    with a text that is wider than its column."""
 
     def __init__(self) -> None:
         self.widths: dict[str, int] = {}
-        self._rows = 0  # since the last header
 
     def text(self, row: Mapping[str, str]) -> str:
         """Return ``row`` (column -> text) as a line, below a line with the header if that is due. Missing cells are
         empty."""
-        if any(len(text) > self.widths.get(name, -1) for name, text in row.items()):  # a new or a wider column
+        needs_header = any(len(text) > self.widths.get(name, -1) for name, text in row.items())
+        if needs_header:
             self.widths = {name: max(len(name), len(text), _LEAST_WIDTH) for name, text in row.items()}
-            self._rows = 0
         line = " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())
-        if self._rows % _HEADER_ROWS == 0:
-            header = " ".join(f"{name:>{width}}" for name, width in self.widths.items())
-            line = f"{paint(header, 'dim', sys.stdout)}\n{line}"
-        self._rows += 1
-        return line
-
-
-def new_bar(label: str) -> tqdm:
-    """Return a bar from 0 to 1 on stderr, which is erased at the end."""
-    return tqdm(total=1.0, desc=label, bar_format=BAR.format("{remaining}"), leave=False, dynamic_ncols=True)
+        if not needs_header:
+            return line
+        header = " ".join(f"{name:>{width}}" for name, width in self.widths.items())
+        return f"{paint(header, 'dim', sys.stdout)}\n{line}"
 
 
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
-    """Context manager that yields a function to show the progress of ``label``, or None unless ``enabled``. On a
-    terminal the function draws a bar on stderr, which is erased at the end. Otherwise it prints a line every few
-    seconds. Raises KeyboardInterrupt if the command was interrupted before."""
+    """Context manager that yields a function to show the progress of ``label`` (`Meter`), or None unless ``enabled``.
+    Raises KeyboardInterrupt if the command was interrupted before."""
     if ending.stop_requested:  # a signal during an import may have raised an error that the importing code ignored
         raise KeyboardInterrupt
-    with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(new_bar(label)) if enabled and sys.stderr.isatty() else None
-        lines, text = Lines(), label
-
-        def show(fraction: float, result: str = "") -> None:
-            """Show the finished ``fraction``, with a ``result`` such as ``best return 20.0`` after the label."""
-            nonlocal text  # remains for later calls without a result
-            if result:
-                text = f"{label}, {result}"
-            if bar is None:
-                lines.show(text, fraction)
-                return
-            bar.desc = text
-            bar.bar_format = BAR.format("{remaining}" if fraction >= _LEAST_FRACTION else "?")
-            bar.update(fraction - bar.n)  # `update` takes the increase
-
-        yield show if enabled else None
+    if enabled:
+        with contextlib.closing(Meter(label)) as meter:
+            yield lambda fraction, result="": meter.show(fraction, f"{label}, {result}" if result else label)
+    else:
+        yield None
 
 
 def time_in_words(seconds: float) -> str:

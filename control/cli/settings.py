@@ -21,7 +21,6 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-REMOVED = ("display", "step_timeout")  # settings of older proxies' files, which are ignored
 _DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 COMMAND = Kind(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`
 _FLOAT_LIMIT = 2**1000  # float() fails for integers of 2**1024 and more; `check_value` refuses far smaller ones
@@ -175,9 +174,6 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     if values.get("total_steps") is not None and end_name != "total_steps":
         values = {end_name: None, **values}  # else its default might end the training before ``total_steps``
     settings = defaults.with_values(values)
-    if settings.value(end_name) is None and settings.total_steps is None:
-        line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
-        raise SettingError(line, end_name)
     if settings.proxy is None:
         configs = {run.implementation: settings.agent}
     else:
@@ -185,7 +181,11 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
         for agent_name, _, config in split_by_family(settings.agent, parse_agents(run.agent)):
             configs[agent_name] = config
     problems = [family(name).validate(config) for name, config in configs.items()]
-    raise_all([SettingError(problem) for problem in problems if problem])
+    errors = [SettingError(problem) for problem in problems if problem]
+    if settings.value(end_name) is None and settings.total_steps is None:
+        line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
+        errors.append(SettingError(line, end_name))
+    raise_all(errors)
     return settings
 
 
@@ -243,9 +243,10 @@ def checked_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
     typed_values: dict[str, Any] = {}
     errors = []
     for name, value in values.items():
+        if name not in fields:
+            errors.append(SettingError(f"{name} is unknown{nearest(name, fields)}"))
+            continue
         try:
-            if name not in fields:
-                raise SettingError(f"{name} is unknown{nearest(name, fields)}")
             typed_values[name] = _convert_to_field_type(field_kinds[name].item, value)
             check_value(name, typed_values[name], field_kinds[name], fields[name].metadata)
         except SettingError as error:

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from control.cli.errors import missing_reason
 from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
-from control.cli.words import FILM_WORDS
+from control.cli.words import EXPECTED, FILM_WORDS
 from models.settings import SettingError, closest, names_with, raise_all
 
 
@@ -16,11 +17,12 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
     """Raise SettingError if settings conflict, if files are missing, or if some of the flags in ``typed`` have no
     effect. ``typed`` are the names of the flags that the user gave."""
     run = settings.run
-    if run.exp_name in (".", ".."):
-        raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
     check_effects(flags_without_effect(settings, typed, valid_flags))
-    raise_all([*_missing_files(run), *_missing_files(settings.subcommand)])
+    wrong = [*_missing_files(run), *_missing_files(settings.subcommand)]
+    if run.exp_name in (".", ".."):
+        wrong.append(SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name"))
+    raise_all(wrong)
 
 
 def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
@@ -39,15 +41,14 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
             if not os.path.exists(path) and path not in _words_for(name):
                 folder, base = os.path.split(path)
                 words = [] if folder else _words_for(name)  # a word is no part of a path
-                similar = closest(base, [*words, *_files_in(folder or ".")])
-                hint = f"; did you mean {os.path.join(folder, similar)!r}?" if similar else ""
+                files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # no links to nothing
+                similar = closest(base, [*words, *files])
+                hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
+                if bandits := [word for word in words if word.endswith("-bandit")]:
+                    hint += f" ({', '.join(bandits)}, and others)"
+                if similar:
+                    hint = f"; did you mean {os.path.join(folder, similar)!r}?"
                 yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
-
-
-def _files_in(folder: str) -> list[str]:
-    """Return the names of files and folders in ``folder`` that exist, without links to nothing."""
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [name for name in names if os.path.exists(os.path.join(folder, name))]
 
 
 def _words_for(name: str) -> list[str]:

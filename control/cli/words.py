@@ -15,6 +15,17 @@ Pair = tuple[str, list[Any]]
 numbers, bools and None among the words."""
 
 NULL = ("null", "none", "~", "")
+_PROXIES = "a proxy of understudy/pretrained, such as cartpole-bandit"
+# Setting -> the values that it takes, for messages.
+EXPECTED = dict.fromkeys(("plot", "report"), "folders of runs, such as exp_dir/cartpole/debug")
+EXPECTED |= {
+    "config": "a file of settings, such as settings.yaml",
+    "eval_agent": f"the folder of a run, a checkpoint, or {_PROXIES}",
+    "film": f"folders of runs, checkpoints, or {_PROXIES}",
+    "gamename": "an environment, such as cartpole or CartPole-v1",
+    "implementation": "an algorithm, such as PPO",
+    "learn": "an environment, such as CartPole-v1",
+}
 # Setting -> end of the message for a value of the wrong type.
 _HINTS = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
 FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
@@ -55,25 +66,28 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
-        elif name == "command":  # it is not a mapping, so it must be null, which yields no pair
-            if value not in (None, *NULL):
+        elif name == "command" and value in (None, *NULL):
+            continue
+        elif name == "command" or isinstance(value, Mapping):
+            line = f"{name} is a mapping; settings are flat, one 'name: value' a line"
+            if name == "command":
                 line = f"command is {format_value(value)}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
-                raise SettingError(line)
-        elif isinstance(value, Mapping):
-            raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
+            raise SettingError(line)
         elif isinstance(value, list | tuple):
             yield name, list(value) or ["[]"]  # no words would mean a bare flag, so an empty list gets a word
         else:
             yield name, [value]
 
 
-def one_word(name: str, words: Sequence[Any]) -> str:
-    """Return the text of the only word in ``words``. Raises SettingError for none or several."""
-    if not words:
-        raise SettingError(f"--{name} needs a value", name)
-    if len(words) > 1:
-        raise SettingError(f"{name} is {format_value(as_word(words))}; allowed: one value", name)
-    return as_word(words[0])
+def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value") -> str:
+    """Return the text of the only word in ``words``. Raises SettingError for none or several; if there is none, the
+    message states the ``allowed_values``."""
+    if len(words) == 1:
+        return as_word(words[0])
+    line = f"--{name} needs a value; allowed: {EXPECTED.get(name, allowed_values)}"
+    if words:
+        line = f"{name} is {format_value(as_word(words))}; allowed: one value"
+    raise SettingError(line, name)
 
 
 def read_value(flag: Flag, words: Sequence[Any]) -> Any:
@@ -83,8 +97,8 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     kind = flag.kind
     if not words and kind.item is bool:
         return True
-    if not words:
-        raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(kind, flag.meta)}")
+    if not words or (len(words) > 1 and not kind.is_list):
+        one_word(flag.name, words, allowed(kind, flag.meta))  # raises the error
     items = [as_word(word) for word in words]
     value: Any = " ".join(items)  # for messages: as the user wrote it
     if not any(isinstance(word, str) for word in words):  # numbers in Python
@@ -92,18 +106,18 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     if kind.optional and items[0].lower() in NULL and len(items) == 1:
         return None
     # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
-    if items == ["null"] and kind.item is str and not kind.is_list:
-        raise value_error(flag.name, value, kind, flag.meta)
-    if not kind.is_list and len(items) > 1:
-        raise SettingError(f"{flag.name} is {format_value(value)}; allowed: one value", flag.name)
+    is_wrong = items == ["null"] and kind.item is str and not kind.is_list
     if kind.is_list and (kind.item is not str or flag.meta["choices"]):  # otherwise a comma may be part of the text
         text = ",".join(items).strip("[]() ").removesuffix(",")
         items = text.split(",") if text else []
+    values: tuple[Any, ...] = ()
     try:
         values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
+        is_wrong = True
+    if is_wrong:
         error = value_error(flag.name, value, kind, flag.meta)
-        raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
+        raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name)
     return values if kind.is_list else values[0]
 
 

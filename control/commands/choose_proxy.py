@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.colour import verdict_text
+from control.cli.colour import paint, verdict_text
 from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
@@ -307,8 +308,8 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         returns = outcome.scores.view(len(candidates), count).nan_to_num(-torch.inf)
         return returns.mean(1), [count] * len(candidates)
     # All agents of the first candidate, then the other candidates in rounds of `_ROUND_AGENTS` agents.
-    fraction = 1 / len(candidates)  # of the work, for each candidate
-    outcome = _train_and_test(module, candidates[:1], seeds, watch_part(watch, 0, fraction), sample_all)
+    outcome = _train_and_test(module, candidates[:1], seeds, watch_part(watch, 0, 1 / len(candidates)), sample_all)
+    agents_done = count
     returns = torch.full((len(candidates), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(candidates)
@@ -317,10 +318,12 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         if not rivals:
             break
         end = min(first + _ROUND_AGENTS, count)
-        done = fraction + (1 - fraction) * first / count
-        watch_round = watch_part(watch, done, (1 - fraction) * (end - first) / count)
+        round_agents = len(rivals) * (end - first)
+        most_agents = agents_done + len(rivals) * (count - first)  # if no rival is left out from here on
+        watch_round = watch_part(watch, agents_done / most_agents, round_agents / most_agents)
         outcome = _train_and_test(module, candidates[rivals], seeds[first:end], watch_round, sample_all)
         returns[rivals, first:end] = outcome.scores.view(len(rivals), -1).nan_to_num(-torch.inf)
+        agents_done += round_agents
         for index in rivals:
             agent_counts[index] = end
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
@@ -345,4 +348,4 @@ def _train_and_test(
 def announce(module: RunModule, text: str) -> None:
     """Print ``text``, the next step of the command, unless the module prints only warnings."""
     if module.verbose:
-        print(text, flush=True)
+        print(paint(text, "dim", sys.stdout), flush=True)

@@ -15,7 +15,7 @@ import yaml
 
 from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
-from control.cli.progress import progress, watch_part
+from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
 from control.cli.words import command_line
@@ -360,16 +360,17 @@ def _train_and_print(
         "test_every": config.test_every if rule == "budget" else None,  # other rules allow no tests during training
     }
     outcomes: dict[str, Outcome] = {}
-    with progress(f"agents on the {title}") as watch:
-        for number, (name, agent_config) in enumerate(agents.items()):
-            # Every len(agents)-th agent is of this implementation, so their numbers differ by at most 1.
-            count = len(range(number, settings.subcommand.num_agents, len(agents)))
-            seeds = fresh_seeds(run.seed, "evaluation", count)
-            proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
-            processes = (run.num_workers, run.ray_address, run.num_threads)
-            watch_agents = watch_part(watch, number / len(agents), 1 / len(agents))
-            with contextlib.closing(make_workers((config, name, agent_config, proxy.game), *processes)) as workers:
-                outcomes[name] = workers.run(proxies, seeds, watch=watch_agents, **limits)
+    for number, (name, agent_config) in enumerate(agents.items()):
+        # Every len(agents)-th agent is of this implementation, so their numbers differ by at most 1.
+        count = len(range(number, settings.subcommand.num_agents, len(agents)))
+        seeds = fresh_seeds(run.seed, "evaluation", count)
+        proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
+        job, processes = (config, name, agent_config, proxy.game), (run.num_workers, run.ray_address, run.num_threads)
+        with (
+            progress(f"{title}: {count} {name} agents") as watch,
+            contextlib.closing(make_workers(job, *processes)) as workers,
+        ):
+            outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
     row = describe(outcome, _described(settings, config))
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"

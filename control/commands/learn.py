@@ -27,7 +27,7 @@ from control.cli.ending import INTERRUPTED, ending, print_over_bar
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
-from control.cli.progress import Watch, progress, time_in_words, watch_part
+from control.cli.progress import Watch, progress, time_in_words
 from control.cli.run_settings import RACE_STEPS, TEACHER_STEPS, LearnConfig
 from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
@@ -45,7 +45,6 @@ from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, write_page
 from control.reports.search import SOONER, quartiles
 from control.reports.stages import GOOD_FRACTION, PAGE, RESULTS, TEACHER, conclusion, returns_table, stage_text
-from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.run_dir import BANDIT
@@ -73,7 +72,6 @@ _TEACHERS: dict[str, dict[str, Any]] = {
 }
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
-_TRAINING_FRACTION = 0.95  # of the progress of the stage `teacher`; the rest is for the teacher's score
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
@@ -93,18 +91,25 @@ _INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the o
 
 @dataclass
 class Task:
-    """A task to learn, with the settings of the command. ``results`` has the results of its stages by name."""
+    """A task to learn, with the settings of the command. ``results`` has the results of its stages by name. ``stage``
+    is the current stage as text, and ``verbose`` says whether to show its progress."""
 
     settings: Settings
     folder: Path
     spaces: Spaces
     results: dict[str, Any]
+    verbose: bool
+    stage: str = ""
 
     def __post_init__(self) -> None:
         self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
         self.options: LearnConfig = self.settings.subcommand
         self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy to clone
         self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
+
+    def progress(self, work: str = "") -> contextlib.AbstractContextManager[Watch | None]:
+        """Show the progress of the current stage or of a part, its ``work`` (`control.cli.progress.progress`)."""
+        return progress(f"{self.stage}, {work}" if work else self.stage, self.verbose)
 
     @property
     def changed_options(self) -> dict[str, Any]:
@@ -231,10 +236,10 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
             saved = {name: value for name, value in saved.items() if name not in ("learn", "only")}
             check_unchanged(settings.explicit_names & saved.keys(), saved, vars(settings.subcommand))
             settings = settings.replace(**saved)
-        task = Task(settings, folder, spaces, results)
+        task = Task(settings, folder, spaces, results, verbose)
         if verbose:
             print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
-        return Learned(folder, _run_stages(task, verbose))
+        return Learned(folder, _run_stages(task))
 
 
 def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -248,23 +253,23 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise SettingError(f"{line}; allowed: the file as it was, or a new run without --resume", "resume") from error
 
 
-def _run_stages(task: Task, verbose: bool) -> bool:
+def _run_stages(task: Task) -> bool:
     """Run the stages that have no results, and write the page. A stage is left out if a stage that it requires has
     failed, or if ``--only`` selects other stages. If the exam fails, the file of the bandit gets a name that says so.
     Return True if no stage failed."""
-    only = task.options.only
+    verbose, only = task.verbose, task.options.only
     names = [name for name in STAGES if only is None or name in (only, *_REQUIRED[only])]
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
     is_over = all(name in task.results or failures.intersection(_REQUIRED[name]) for name in names)
     if verbose and is_over:
         print_wrapped("nothing is left to do: these are the results of the earlier run")
-    for name in names:
+    for number, name in enumerate(names, 1):
         if failures.intersection(_REQUIRED[name]):
             continue
         if name not in task.results:
             started, cpu_started = time.perf_counter(), time.process_time()
-            with progress(name, verbose) as watch:
-                result = STAGES[name](task, watch)
+            task.stage = f"{number}/{len(names)} {name}"
+            result = STAGES[name](task)
             result["seconds"] = round(time.perf_counter() - started, 2)
             result["cpu_seconds"] = round(time.process_time() - cpu_started, 2)
             result["text"] = stage_text(name, result)
@@ -273,7 +278,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
         if verbose:
             text = f"{task.results[name]['text']}{_time_left(task, names)}"
-            print_named(name, text, width=9)  # the longest name of a stage, "teacher", and two blanks
+            print_named(name, text, width=9)  # of the longest name, "teacher", and two blanks
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
@@ -292,10 +297,11 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     return not failures
 
 
-def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _measure_baselines(task: Task) -> dict[str, Any]:
     """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
-    baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
+    with task.progress() as watch:
+        baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
     rate = baselines.real_steps / (time.perf_counter() - started)
     return {
         "random": dataclasses.asdict(baselines.random),
@@ -306,12 +312,12 @@ def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     }
 
 
-def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _find_teacher(task: Task) -> dict[str, Any]:
     """Run the stage `teacher`: train a teacher, unless the user has one, and measure its returns in new episodes. The
     stage fails if the teacher is not better than random play."""
     training: dict[str, Any] = {}  # results of the training; empty without one
     if task.options.teacher is None:
-        training = _train_teacher(task, watch_part(watch, 0, _TRAINING_FRACTION))
+        training = _train_teacher(task)
     act = teacher(task.teacher, task.game, task.spaces)
     score = _judge_policy(task, FunctionPolicy(act), "judging the teacher")
     policy_name = training.get("implementation", task.teacher)  # without a training, the user's file or function
@@ -347,7 +353,7 @@ def _teacher_settings(task: Task) -> Settings:
     return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
 
 
-def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _train_teacher(task: Task) -> dict[str, Any]:
     """Train the teacher until its evaluations no longer improve. Keep the checkpoint with the best returns in new
     episodes as `TEACHER`. Continues an interrupted training."""
     settings, seed = _teacher_settings(task), task.settings.run.seed
@@ -355,8 +361,9 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
     patience = math.ceil(_PATIENCE * num_evaluations)  # evaluations without a better one, which end the training
-    callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
-    folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
+    with task.progress() as watch:
+        callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
+        folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
@@ -373,7 +380,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     return {"implementation": settings.run.implementation, **steps, "run": run_folder}
 
 
-def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _make_bandit(task: Task) -> dict[str, Any]:
     """Run the stage `bandit`: clone the teacher into a synthetic environment, whose reward is highest for the teacher's
     action. If the clone's policy is much worse than the teacher, fit it again with more states that it visits, and then
     also with a wider network. Keep the best clone."""
@@ -392,7 +399,8 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
         stages: Any = stages_of(settings.proxy, task.game)
-        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
+        with task.progress(f"attempt {number + 1}"):
+            flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
         policy = stages.parameters.target(flat[None])  # takes the actions with the highest reward; flat[None] is [1, D]
         score = _judge_policy(task, policy, f"judging clone {number}")
         clones.append((score, settings, flat, policy))
@@ -408,20 +416,21 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     return {"score": dataclasses.asdict(score), "fraction": fraction, **steps}
 
 
-def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _make_reward(task: Task) -> dict[str, Any]:
     """Run the stage `reward`: fit a reward network to the teacher's returns."""
     values = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
     values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
     settings = settings_from(**values, test_limit=task.time_limit)
     real_steps: list[int] = []  # numbers of steps in the environment
     stages: Any = stages_of(settings.proxy, task.game)
-    flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
+    with task.progress("a fit to the teacher's returns"):
+        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
     explained = stages.explained_variance  # of the fit that `cloned_proxy` has made
     _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
     return {"real_steps": sum(real_steps), "explained_variance": explained}
 
 
-def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _test_fresh_agents(task: Task) -> dict[str, Any]:
     """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
     task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. The
     stage fails if the verdict about the agents on the bandit is a failure."""
@@ -431,24 +440,19 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     agents: dict[str, Score] = {}  # implementation -> score of the agents on the bandit
     real: dict[str, Score] = {}  # implementation -> score of the agents on the task
     real_steps = 0
-    bandit_seconds, task_seconds = _exam_seconds(task)  # estimates for the agents of one implementation
-    seconds = [task_seconds if on_task else bandit_seconds for _, on_task in trainings]
-    for number, (name, on_task) in enumerate(trainings):
+    for name, on_task in trainings:
         loop = _inner_loop(task, proxy, name, on_task, test_episodes=_EXAM_EPISODES)
-        finished = sum(seconds[:number]) / sum(seconds)
-        watch_agents = watch_part(watch, finished, seconds[number] / sum(seconds))
         if on_task:
             seeds = fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS)
-            outcome = loop.run(None, seeds, watch=watch_agents)
+            with task.progress(f"{name} on the task") as watch:
+                outcome = loop.run(None, seeds, watch=watch)
             real[name] = Score.of(outcome.scores)
             real_steps += int(outcome.steps.sum())
         else:
             seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
             proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
-            agents[name] = Score.of(loop.run(proxies, seeds, watch=watch_agents).scores)
-        if watch is not None:
-            finished = sum(seconds[: number + 1]) / sum(seconds)
-            watch(finished, ", ".join(f"{name} {score}" for name, score in agents.items()))
+            with task.progress(f"{name} on the bandit") as watch:
+                agents[name] = Score.of(loop.run(proxies, seeds, watch=watch).scores)
     teacher_score = task.score("teacher", "score")
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
@@ -472,7 +476,7 @@ def _learners_on_task(task: Task) -> tuple[str, ...]:
     return learners(task.spaces) if isinstance(task.spaces.actions, Discrete) else ("PPO",)
 
 
-def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _compare_rewards(task: Task) -> dict[str, Any]:
     """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
     it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
     play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain if
@@ -490,9 +494,10 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     # The weights [N, D] of the learned reward, an equal row for each agent. None: the task's reward.
     weights = {"learned": proxy.parameters.expand(count, -1), "task": None}
     real_steps = 0
-    for number, (reward_name, flat) in enumerate(weights.items()):
+    for reward_name, flat in weights.items():
         loop = _inner_loop(task, proxy, name, flat is None, solved_reward=solved, **limits)
-        outcome = loop.run(flat, seeds, watch=watch_part(watch, number / 2, 0.5))  # each reward is half of the work
+        with task.progress("the learned reward" if reward_name == "learned" else "the task's reward") as watch:
+            outcome = loop.run(flat, seeds, watch=watch)
         curve = outcome.curve  # [N, T]
         real_steps += int(outcome.steps.sum())
         # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
@@ -507,8 +512,6 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
             "discount": loop.agent_config.discount,
             "curves": curve.tolist(),
         }
-        if watch is not None:
-            watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
     # None: fewer than half of the agents are that good.
     learned_steps, task_steps = (arms[name]["median"] or math.inf for name in ("learned", "task"))
     # A small difference may be chance. Two infinite numbers would satisfy the second condition.
@@ -527,7 +530,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     }
 
 
-STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
+STAGES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "probe": _measure_baselines,
     "teacher": _find_teacher,
     "bandit": _make_bandit,

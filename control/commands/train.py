@@ -6,7 +6,6 @@ import importlib
 import math
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
-from control.cli.ending import ending, print_on_stderr
-from control.cli.progress import progress, time_in_words
+from control.cli.ending import ending, print_over_bar
+from control.cli.progress import Meter, progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
 from control.commands.choose_proxy import announce, draw_curve, finish_search, real_agents_text
 from control.commands.summary import Command, command, path_text, show_next
@@ -99,7 +98,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     module.verbose = verbose
     if verbose:
         _print_heading(module, folder)
-    started = time.monotonic()
+    started = Meter.seconds()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []
     module.log_all = bool(callbacks)  # only callbacks of users read logged metrics; others read ``module.row``
@@ -112,7 +111,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             line = "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
             if (folder / run_dir.LAST_CHECKPOINT).exists():
                 line = "cut short; the same command with --resume goes on from the last checkpoint"
-            print_on_stderr(line)
+            if verbose:
+                print_over_bar(line)
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started) and not stop.stop_requested
         if finished:  # everything is printed and written
@@ -246,7 +246,7 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     """Draw and film the results of a run after its training, and print the summary: results, time since ``started``,
     paths, and commands to type next. Return False if Ctrl-C interrupted this, else True."""
     lines: list[tuple[str, object]] = [("run", path_text(folder))]  # pairs (name, value) of the summary
-    finished, training_end = True, time.monotonic()
+    finished, training_end = True, Meter.seconds()
     try:
         if module.epoch > 0:
             for line in _results(module, folder):
@@ -255,7 +255,7 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
         finished = False
     if not module.verbose:
         return finished
-    work_text = _work_text(module, training_end - started, time.monotonic() - training_end)
+    work_text = _work_text(module, training_end - started, Meter.seconds() - training_end)
     print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):

@@ -214,16 +214,11 @@ class AgentModule(RunModule):
             columns[mode] = number_text(means[tag]) if tag in means else ""
         if tags.REWARD_RATE in means:  # an environment without episodes
             columns["reward rate"] = f"{means[tags.REWARD_RATE]:.4f}"
-        columns["loss"] = f"{means[self.loop.loss_tag]:.3g}" if self.loop.loss_tag in means else ""
+        loss = means.get(self.loop.loss_tag)
+        columns["loss"] = "" if loss is None else f"{loss:.3g}" if abs(loss) >= 0.001 else f"{loss:.1e}"
         if num_diverged := int((~self.loop.finite_members).sum()):
             columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
         return columns
-
-    def is_reported(self) -> bool:
-        """Return whether this epoch's row is printed. These are the first epoch of the process, epochs with an
-        evaluation and, with ``print_statements``, all epochs."""
-        is_first = self.epoch == self.epochs_before + 1
-        return is_first or self.is_evaluated() or self.settings.run.print_statements > 0
 
     def close(self) -> None:
         super().close()

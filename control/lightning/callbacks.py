@@ -1,12 +1,12 @@
 """Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
 videos."""
 
+import contextlib
 import functools
 import math
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeGuard
@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from control.cli.colour import paint, wrap_text
 from control.cli.ending import SIGNALS, ending, print_over_bar
-from control.cli.progress import BAR, Lines, RowTable, Watch, new_bar
+from control.cli.progress import Meter, RowTable, Watch
 from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
@@ -29,114 +29,78 @@ from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
 
 _CLEARLY_BETTER = 0.01  # of the way from the baseline to the best return (`StopWhenFlat`)
+_ROWS, _ROW_SECONDS = 25, 60.0  # most rows of the printed table, unless a row takes longer than so many seconds
+_LAST_FRACTION = 0.99  # of a training; later evaluations are all printed
 _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
 
 # Lightning's callbacks accept any module, but these only a `RunModule`, hence the comments ``type: ignore``.
 
 
 class Progress(Callback):
-    """Shows a progress bar on a terminal, and prints a table with a row whenever the module has something to report."""
+    """Shows the progress of a run, and prints a table. It has at most about `_ROWS` rows in a short run and a row each
+    minute in a long one, if possible of epochs with an evaluation."""
 
     def __init__(self) -> None:
-        self.bar: tqdm | None = None
-        self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
-        self._row_steps = 0  # environment steps at the latest printed row
-        self._row_time = 0.0
-        # The finished fraction of the training, and the time, from which on the speed of the training is estimated.
-        self._start_fraction = self._start_time = 0.0
-        self._fraction = 0.0  # finished fraction of the training at the start of the epoch
-        self._epoch_lines = Lines()  # without a bar: lines about a long epoch
-        self._run_lines = Lines()  # without a bar: the clock for rows of epochs that the module does not report
         self._table = RowTable()
+        self._row_steps, self._row_seconds = 0, 0.0  # environment steps and time at the latest row
+        self._row_fraction = -1.0  # finished fraction of the training at the latest row
+        self._fraction = self._epoch_size = 0.0  # at the start of the epoch, and by which the latest epoch increased it
+        self._open_meter = contextlib.ExitStack()
 
-    def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Start the clocks and, on a terminal, the bar."""
-        self._row_steps, self._row_time = int(module.env_steps.sum()), time.perf_counter()
-        if sys.stderr.isatty():
-            self.bar = new_bar(f"before the first {module.unit}")
-        self._epoch_lines.begin()
-        self._run_lines.begin()
-        module.watch = lambda fraction: self._show(module, fraction, number=0)  # 0: before the first epoch
+    def on_fit_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Open the bar before the module compiles its functions."""
+        label = f"before the first {module.unit}"
+        self.meter = self._open_meter.enter_context(contextlib.closing(Meter(label)))
+        module.watch = lambda fraction: self.meter.show(fraction, label)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Let the module report its progress within the epoch."""
+        """Show the progress of the run while the epoch goes on."""
         number = trainer.current_epoch + 1
         self._fraction = module.finished_fraction()
-        # The estimate leaves out the time before the first epoch, and the shorter epochs before the first update.
-        if number == module.epochs_before + 1 or _waits_for_updates(module):
-            self._start_fraction, self._start_time = self._fraction, time.perf_counter()
-        self._epoch_lines.begin()
-        module.watch = lambda fraction: self._show(module, fraction, number)
+        is_first = number == module.epochs_before + 1
+        if is_first:
+            self._row_steps, self._row_seconds = int(module.env_steps.sum()), Meter.seconds()
+        # The time left is estimated without the work before the first epoch and the faster epochs before the first
+        # update.
+        if is_first or (isinstance(module, AgentModule) and not module.gradient_steps):
+            self.meter.restart(self._fraction)
+        size = 1 / module.epochs if module.epochs else self._epoch_size  # of this epoch, probably
+        label = f"{module.unit} {_number_text(module, number)}"
+        module.watch = lambda part: self.meter.show(min(1.0, self._fraction + part * size), label)
         module.watch(0.0)
 
-    def _show(self, module: RunModule, fraction: float, number: int) -> None:
-        """Show that a ``fraction`` of epoch ``number`` is finished. Number 0 is the work before the first epoch. The
-        bar shows this fraction for number 0, and the finished fraction of the whole run for an epoch."""
-        label = f"{module.unit} {_number_text(module, number)}" if number else f"before the first {module.unit}"
-        if self.bar is None:
-            self._epoch_lines.show(label, fraction)
-            return
-        if time.perf_counter() - self._last_update < self.bar.mininterval:
-            return
-        self._last_update = time.perf_counter()
-        self.bar.n = fraction
-        if number:
-            if module.epochs:
-                epoch_size = 1 / module.epochs  # an epoch as a fraction of the run
-            else:  # the mean of the earlier epochs of this process
-                epoch_size = (self._fraction - self._start_fraction) / max(1, number - 1 - module.epochs_before)
-            self.bar.n = min(1.0, self._fraction + fraction * epoch_size)
-            self.bar.bar_format = BAR.format(self._time_left(module, self.bar.n))
-        self.bar.desc = label
-        self.bar.refresh()
-
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
-        if self.bar is not None:  # a printed row draws the bar again
-            self.bar.n = module.finished_fraction()
-            self.bar.bar_format = BAR.format(self._time_left(module, self.bar.n))
-        if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
-            self._run_lines.begin()
-            self._print_row(module)
-        if reason := module.stop_reason():
+        """Print a row if one is due, and the reason for the end of the run, if there is one."""
+        fraction, reason = module.finished_fraction(), module.stop_reason()
+        self._epoch_size = fraction - self._fraction
+        is_due = fraction - self._row_fraction >= 1 / _ROWS or fraction >= _LAST_FRACTION
+        is_late = Meter.seconds() - self._row_seconds >= _ROW_SECONDS
+        prints_all = module.settings.run.print_statements > 0
+        if (is_due and module.is_evaluated()) or is_late or reason or prints_all:
+            self._print_row(module, 1.0 if reason else fraction)
+            self._row_fraction = fraction
+        if reason:
             tqdm.write(paint(reason, "green", sys.stdout))
 
-    def _print_row(self, module: RunModule) -> None:
-        """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left."""
-        steps, now = int(module.env_steps.sum()), time.perf_counter()
-        rate = (steps - self._row_steps) / (now - self._row_time)
-        self._row_steps, self._row_time = steps, now
+    def _print_row(self, module: RunModule, fraction: float) -> None:
+        """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left after a
+        finished ``fraction`` of the training."""
+        steps, seconds = int(module.env_steps.sum()), Meter.seconds()
+        rate = (steps - self._row_steps) / (seconds - self._row_seconds)
+        self._row_steps, self._row_seconds = steps, seconds
         last_epoch = _number_text(module, module.epochs or 0)
         epoch = _number_text(module, module.epoch).rjust(len(last_epoch))
-        time_left = self._time_left(module, module.finished_fraction())
-        times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": time_left}
+        times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self.meter.time_left(fraction)}
         if module.legend and not self._table.widths:  # before the first row
             tqdm.write(paint(wrap_text(module.legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch} | module.columns() | times))
         sys.stdout.flush()
 
-    def _time_left(self, module: RunModule, fraction: float) -> str:
-        """Return the time left if a ``fraction`` of the training is finished. Returns "?", as tqdm does, before the
-        first update, because epochs without updates are several times faster."""
-        progress = fraction - self._start_fraction
-        if progress <= 0 or (_waits_for_updates(module) and fraction < 1):
-            return "?"
-        seconds = time.perf_counter() - self._start_time
-        seconds_left = 0.0 if module.stop_reason() else seconds / progress * (1 - fraction)
-        return str(tqdm.format_interval(seconds_left))
-
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+        self._open_meter.close()
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        self.on_train_end(trainer, module)
-
-
-def _waits_for_updates(module: RunModule) -> bool:
-    """Return whether the agents of a run have not made an update yet."""
-    return isinstance(module, AgentModule) and not module.gradient_steps
+        self._open_meter.close()
 
 
 def _number_text(module: RunModule, number: int) -> str:

@@ -112,10 +112,6 @@ class RunModule(pl.LightningModule, Stateful, ABC):
     def columns(self) -> dict[str, str]:
         """Return this epoch's row of the printed table: the text of each column."""
 
-    def is_reported(self) -> bool:
-        """Return whether this epoch's row is printed. Without a terminal, other rows are printed every few seconds."""
-        return True
-
     def histograms(self) -> dict[str, Tensor]:
         """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""
         return {}

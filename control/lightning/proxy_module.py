@@ -14,7 +14,6 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from control.cli.colour import note
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.generations import InitialSearch, add_visited_states, generation_agents, population_fitness
@@ -268,13 +267,6 @@ class ProxyModule(RunModule):
             columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
         return columns | {self.real_label: f"{self.real_steps:10,}"}
 
-    def is_reported(self) -> bool:
-        """Return whether this generation's row is printed: the rows of the first generation of the process, of the last
-        one, and of about twenty generations at equal distances in which the mean is tested."""
-        interval = self.config.at(self.epoch).eval_every  # the mean is tested in generations 1, 1 + interval, ...
-        spacing = interval * max(1, (self.epochs or 0) // (20 * interval))  # a multiple of the interval
-        return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
-
     def histograms(self) -> dict[str, Tensor]:
         """Return the mean's parameters by network, for TensorBoard."""
         split = self.stages.parameters.split(self.mean.detach())
@@ -360,11 +352,6 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     inner_loop = InnerLoop(search, run.agent, settings.agent, run.gamename)
     compiled = decide_compiled(settings, inner_loop.runs_compiled)
     settings = settings.replace(compiled=compiled)
-    if settings.proxy.compiled:
-        from models.machine import cache_folder  # imports Numba
-
-        if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
-            note("machine code is compiled, which takes about half a minute for an algorithm and happens once")
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
     workers = make_workers(job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numba.core import event
 from numba.extending import overload
 from torch import Tensor
 
-from control.cli.colour import note
-from control.cli.progress import Watch
+from control.cli.progress import Meter, Watch
 from control.loops.rollout import Episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.threads import for_members
@@ -38,7 +38,7 @@ from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete import compiled as td3_discrete
 from models.contract import AgentPolicy, InnerAgent, Policy
-from models.machine import EXACT, INLINE, INNER, cache_folder, kernel
+from models.machine import EXACT, INLINE, INNER, kernel
 from models.registry import agent_class, default_config
 from models.spaces import Continuous
 from models.streams import Streams
@@ -49,6 +49,25 @@ WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
+
+
+class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no types
+    """Lets bars of progress say that functions are compiled. Functions that these call are compiled in between."""
+
+    _depth = 0  # functions that are being compiled, each called by the one before it
+
+    def on_start(self, event: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            Meter.begin_compiling()
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            Meter.end_compiling()
+
+
+event.register("numba:compile", _CompileListener())
 
 
 # The next four functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
@@ -502,20 +521,12 @@ class CompiledLoop:
     def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
         """Compile the functions that training in ``loop`` and episodes on ``evaluation`` need, or load them from the
         cache, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new agent
-        makes a training step and plays an episode. Prints a note if the functions are not in the cache."""
+        makes a training step and plays an episode."""
         agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
         streams = Streams([0] * agent.members)
-        module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
-        world_name = type(_world_of(agent, loop.environment)).__name__
-        # An empty file that exists if the functions for this kind of agent and of environment are in the cache.
-        marker = cache_folder() / f"{module_name}.{world_name}.compiled"
-        if not marker.exists():
-            family_name = module_name.split(".")[-2]
-            note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")
         self._make_first_step(StepLoop(agent, loop.environment, streams))
         policy = agent.begin(1, streams, sample=False, evaluate=True)
         self.play(policy, evaluation, torch.zeros(agent.members, 1, dtype=torch.int64))
-        marker.touch()
 
     def _make_first_step(self, loop: StepLoop) -> None:
         """Make a training step of the agent in ``loop``, without a change of its environment."""
