@@ -77,8 +77,8 @@ html_theme_options = {
 
 # Pixels of PNGs by `control.reports.figures`: those as wide as a page, and those that a telephone shows as a whole.
 CLASSES_BY_WIDTH = {1400: "panels", 700: "narrow"}
-# A single panel, whose parts mean something only beside each other; and pictures of pages, whose paper is the site's.
-CLASSES_BY_NAME = {"images/trained_on": "single", "images/report": "page", "images/learned": "page"}
+# Pictures of pages, whose paper is the site's.
+CLASSES_BY_NAME = {"images/report": "page", "images/learned": "page"}
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
@@ -216,7 +216,7 @@ def unbroken(body: str) -> str:
     body = re.sub(
         r"<p>.*?</p>", lambda it: interval.sub(r'<span class="interval">\g<0></span>', it[0]), body, flags=re.S
     )
-    picture = re.compile(r'<img [^>]*class="[^"]*\b(?:panels|single|page)\b[^>]*>')
+    picture = re.compile(r'<img [^>]*class="[^"]*\b(?:panels|page)\b[^>]*>')
     body = picture.sub(lambda it: f'<a href="{_SOURCE.findall(it[0])[0]}">{it[0]}</a>', body)
     index = (
         r'<span class="p">[^<]*\[</span><span class="o">-</span><span class="mi">\d+</span><span class="p">[^<]*</span>'
