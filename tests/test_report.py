@@ -125,10 +125,11 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     check_page(page)
     assert "RCP-R, UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
-    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 200 greedy 77.0 40,000 2 min 0 s" in page.text
+    assert "Returns at the end of training; evaluation: greedy; solved from: 200 " in page.text
+    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 77.0 40,000 2 min 0 s" in page.text
     assert "Not solved by RCP-R, UDRL. Returns at the end of training: 75.5 of RCP-R, 75.5 of UDRL." in page.text
     assert "RCP-R, seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
-    headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores of the seeds")]
+    headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores")]
     assert headings == sorted(headings) and headings[0] > 0
     assert page.source.count("<code>") > 3 and "`" not in page.text
     assert len(page.all("pre")) == len(page.all("button"))

@@ -35,7 +35,7 @@ class Board:
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
-        self.described: set[str] = set()  # tags
+        self.undescribed = dict(TAGS)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
         """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out. In the
@@ -44,10 +44,9 @@ class Board:
         for tag, value in values.items():
             if tag not in _ONLY_IN_CSV and not math.isnan(value):
                 point = Summary.Value(tag=tag.replace("/length_", "/steps_"), simple_value=value)
-                if tag in TAGS and tag not in self.described:
-                    point.metadata.summary_description = TAGS[tag].text
+                if described := self.undescribed.pop(tag, None):
+                    point.metadata.summary_description = described.text
                     point.metadata.plugin_data.plugin_name = "scalars"
-                    self.described.add(tag)
                 _add_value(self.writer, point, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:

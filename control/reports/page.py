@@ -27,7 +27,6 @@ from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
 _MAX_NAMED = 4  # groups that the conclusion names one by one
-_FIGURES = {"": "", "losses": "Losses", "scores": "Scores of the seeds"}  # their titles, by the end of the file's name
 _PICTURES = {  # with titles of their own: their descriptions
     "behaviour": "States and rewards in training, beside the real environment",
     "behaviour_reward": "What the synthetic bandit pays for: the reward of an action in a state",
@@ -180,10 +179,15 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
     """Return the table of results, a row for each group."""
     rows = [_results_row(group) for group in groups]
+    caption, names = "Returns at the end of training", list(rows[0])
     if not any(group.is_search for group in groups):
-        for row in rows:
-            del row["real steps"]  # equal to the training steps
-    return Table([list(rows[0]), *(list(row.values()) for row in rows)], "Returns at the end of training")
+        names.remove("real steps")  # equal to the training steps
+    for name in ("evaluation", "solved from"):
+        texts = {row[name] for row in rows}
+        if len(texts) == 1:
+            caption += f"; {name}: {texts.pop()}"
+            names.remove(name)
+    return Table([names, *([row[name] for name in names] for row in rows)], caption)
 
 
 def _results_row(group: ReportGroup) -> dict[str, str]:
@@ -199,7 +203,7 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         IQM: iqm,
         "verdict": group.verdict or "-",
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
-        "return of": tags.TAGS[group.tag].short if group.tag else "-",
+        "evaluation": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
         "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,
@@ -234,7 +238,7 @@ def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:
     pictures = []
     with tempfile.TemporaryDirectory() as folder:
         for file in draw(figure, Path(folder, "figure.svg"), FigureStyle(narrow=True)):
-            title = _FIGURES[file.stem.removeprefix("figure").removeprefix("_")]  # of figure, figure_losses, ...
+            title = file.stem.removeprefix("figure").strip("_").capitalize()  # of figure, figure_losses, ...
             alt = f"{title or 'Curves'} of {_title(groups)}. The tables have the numbers"
             pictures.append(Picture(data_url(file), alt, title, data_url(narrow_file(file))))
     return pictures
@@ -254,12 +258,10 @@ def _pictures(folder: RunFolder) -> Iterator[Picture]:
 def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | None, Table]]:
     """Return two tables by implementation: of the settings that differ between its groups or from their defaults, None
     if there are none, and of all settings. Defaults are unknown for settings of another program or version."""
-    groups_by_implementation: dict[str, list[ReportGroup]] = {}
-    for group in groups:
-        name = group.folders[0].setting_texts.get("implementation", group.label)
-        groups_by_implementation.setdefault(name, []).append(group)
+    implementations = [group.folders[0].setting_texts.get("implementation", group.label) for group in groups]
     tables_by_implementation = {}
-    for implementation, same_groups in groups_by_implementation.items():
+    for implementation in dict.fromkeys(implementations):
+        same_groups = [group for group, name in zip(groups, implementations, strict=True) if name == implementation]
         folders = [folder for group in same_groups for folder in group.folders]
         defaults: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
         for folder in folders:

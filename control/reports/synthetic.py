@@ -232,11 +232,11 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
     title = f"What the synthetic bandit of {proxy.game} pays for"
     with figure_panels(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), style, title=title, note=note) as axes:
         for axis, (name, coordinate, actions, edges, means) in zip(axes, shown_panels, strict=True):
+            axis.locator_params(axis="x", nbins=5)
             if is_discrete:
                 for action, rewards in zip(actions.tolist(), means, strict=True):
                     axis.plot((edges[1:] + edges[:-1]) / 2, rewards, label=f"action {action}")
                 axis.set(xlabel=name, ylabel="reward")
-                axis.locator_params(axis="x", nbins=5)
             else:
                 extent = (float(edges[0]), float(edges[-1]), float(actions[0]), float(actions[-1]))
                 image = axis.imshow(means, origin="lower", extent=extent, aspect="auto")
