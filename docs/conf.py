@@ -297,7 +297,11 @@ def _classify_tables(app, document):
 
 
 # Words of readers, for which a page has others.
-_KEYWORDS = {"docs/faq": ("faq", "help"), "docs/citing": ("license", "licence")}
+_KEYWORDS = {
+    "docs/faq": ("faq", "help"),
+    "docs/citing": ("license", "licence"),
+    "docs/model_generalisation": ("ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"),
+}
 
 
 def _name_pages(app, document):
