@@ -86,7 +86,12 @@ _NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 
 
 def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
-    """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone."""
+    """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone. On a
+    telephone, a file ``STEM_narrow`` replaces it."""
+    narrow = Path(source).with_stem(f"{Path(source).stem}_narrow")
+    if (folder / narrow).is_file() and "only-wide" not in shown:
+        wide = _figure(source, caption, f"{shown} only-wide".strip(), folder)
+        return wide + "\n" + _figure(str(narrow), caption, f"{shown} only-narrow".strip(), folder)
     header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
     name = re.sub(r"^\.\./|(_dark)?\.png$", "", source)
     kind = CLASSES_BY_NAME.get(name) or CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), "")
