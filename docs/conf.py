@@ -77,8 +77,8 @@ html_theme_options = {
 
 # Pixels of PNGs by `control.reports.figures`: those as wide as a page, and those that a telephone shows as a whole.
 CLASSES_BY_WIDTH = {1400: "panels", 700: "narrow"}
-# A single panel, whose parts mean something only beside each other; and pictures of pages, whose paper is the site's.
-CLASSES_BY_NAME = {"images/trained_on": "single", "images/report": "page", "images/learned": "page"}
+# Pictures of pages, whose paper is the site's.
+CLASSES_BY_NAME = {"images/report": "page", "images/learned": "page"}
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
@@ -86,7 +86,12 @@ _NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 
 
 def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
-    """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone."""
+    """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone. On a
+    telephone, a file ``STEM_narrow`` replaces it."""
+    narrow = Path(source).with_stem(f"{Path(source).stem}_narrow")
+    if (folder / narrow).is_file() and "only-wide" not in shown:
+        wide = _figure(source, caption, f"{shown} only-wide".strip(), folder)
+        return wide + "\n" + _figure(str(narrow), caption, f"{shown} only-narrow".strip(), folder)
     header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
     name = re.sub(r"^\.\./|(_dark)?\.png$", "", source)
     kind = CLASSES_BY_NAME.get(name) or CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), "")
@@ -216,7 +221,7 @@ def unbroken(body: str) -> str:
     body = re.sub(
         r"<p>.*?</p>", lambda it: interval.sub(r'<span class="interval">\g<0></span>', it[0]), body, flags=re.S
     )
-    picture = re.compile(r'<img [^>]*class="[^"]*\b(?:panels|single|page)\b[^>]*>')
+    picture = re.compile(r'<img [^>]*class="[^"]*\b(?:panels|page)\b[^>]*>')
     body = picture.sub(lambda it: f'<a href="{_SOURCE.findall(it[0])[0]}">{it[0]}</a>', body)
     index = (
         r'<span class="p">[^<]*\[</span><span class="o">-</span><span class="mi">\d+</span><span class="p">[^<]*</span>'
@@ -297,7 +302,11 @@ def _classify_tables(app, document):
 
 
 # Words of readers, for which a page has others.
-_KEYWORDS = {"docs/faq": ("faq", "help"), "docs/citing": ("license", "licence")}
+_KEYWORDS = {
+    "docs/faq": ("faq", "help"),
+    "docs/citing": ("license", "licence"),
+    "docs/model_generalisation": ("ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"),
+}
 
 
 def _name_pages(app, document):

@@ -120,12 +120,14 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     check_page(page)
     assert "RCP-R, UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
-    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 200 greedy 77.0 40,000 40,000 2 min 0 s" in page.text
+    assert "Returns at the end of training; evaluation: greedy; solved from: 200 " in page.text
+    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 77.0 40,000 2 min 0 s" in page.text
     assert "Not solved by RCP-R, UDRL. Returns at the end of training: 75.5 of RCP-R, 75.5 of UDRL." in page.text
     assert "RCP-R, seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
-    headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores of the seeds")]
+    headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores")]
     assert headings == sorted(headings) and headings[0] > 0
     assert page.source.count("<code>") > 3 and "`" not in page.text
+    assert len(page.all("pre")) == len(page.all("button"))
     assert len(page.all("img")) == len(page.all("source")) == 2  # curves, and the comparison of scores
     for svg in pictures(page):
         assert "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
@@ -134,13 +136,12 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     film = next(compared.glob("**/final.mp4"))
     assert page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,/9j/")
     assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
-    heading = "Settings that are not the defaults, or differ between the runs"
-    differing, _, folded = page.text.partition(heading)[2].partition("All ")
-    row = r" max_weight (- )?[\d.]+ (- )?[\d.]+ largest exponential weight "  # of one of the agents
-    assert not re.search(row, differing) and re.search(row, folded)
-    assert "lr 0.002 0.001" in differing and "implementation" not in differing
-    assert "implementation RCP-R UDRL" in folded
-    assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
+    sections = page.text.partition(" Settings RCP-R ")[2].partition(" Repeat ")[0].partition(" UDRL Not ")
+    for section, lr in ((sections[0], "0.002"), (sections[2], "0.001")):
+        changed, _, folded = section.partition("All ")
+        assert f"lr {lr} " in changed and "max_grad_norm" not in changed and " max_grad_norm " in folded
+        assert "implementation" not in changed and " seed " not in changed and " seed 25 | 26 | 27 " in folded
+    assert " max_weight " in sections[0] and " max_weight " not in sections[2]  # of one of the agents
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
     commands = f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
     assert commands in page.text
@@ -162,7 +163,7 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
     (result,) = re.findall(r"At the end of training, the return is (\d+\.\d)\.", page.text)
     assert f" {result} (" in page.text
     assert "The trained agent: seed 25, one episode, return 9" in page.text
-    changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
+    changed_settings = page.text.partition("Not the default")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
     assert "discount" not in changed_settings
     current_versions = versions()

@@ -33,7 +33,7 @@ from control.reports.curves import learning_curve
 from control.reports.figures import style_of
 from control.reports.search import describe, fit_figure, iqm_text, reward_comparison, speed_text
 from control.reports.tables import solved_verdict
-from control.reports.tags import GREEDY, HELD_OUT_RETURN
+from control.reports.tags import GREEDY
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
 from envs.make import spaces_of
@@ -110,7 +110,6 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
         tests_after = module.real_steps - search_steps
         yield "real steps", f"{search_steps:,}, and {tests_after:,} in the tests after the search"
     for board in module.boards:
-        board.add_scalars({HELD_OUT_RETURN: summary["mean"]}, int(module.env_steps[0]))
         # With the tag of other agents and the training steps of an agent, the point is in their chart.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
         board.writer.add_text("conclusion", verdict.sentence, int(module.env_steps[0]))
@@ -130,7 +129,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
     """Draw the learning curve of a run or search, add it to TensorBoard, and return its file."""
-    figure = learning_curve(folder, style_of(module.settings.run))
+    figure = learning_curve(folder, dataclasses.replace(style_of(module.settings.run), narrow=bool(module.boards)))
     module.show_image("figures/curve", figure)
     return figure
 

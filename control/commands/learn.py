@@ -287,7 +287,7 @@ def _run_stages(task: Task) -> bool:
     command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_text)
     setup = {"seed": task.seed, "gamename": task.game} | task.changed_options
-    show_learned(task.folder, setup, task.results, " ".join(conclusion(task.results)), task.folder / FIGURE)
+    show_learned(task.folder, setup, task.results, task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
         text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)

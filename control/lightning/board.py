@@ -15,12 +15,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import as_word
-from control.reports.stages import race_scalars, stage_scalars
-from control.reports.tags import SYNTHETIC_STEPS
+from control.reports.figures import narrow_file
+from control.reports.stages import conclusion, race_scalars, stage_scalars
+from control.reports.tags import SYNTHETIC_STEPS, TAGS
 from models.settings import names_with
 
 _COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
-_FIRST = ("implementation", "seed", *_COMMON)  # the first names on HPARAMS
+# The first names on HPARAMS, in its order.
+_FIRST = {"implementation": "algo", "discount": "discount", "gamename": "env", "lr": "lr", "seed": "seed"}
 # Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
 _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
@@ -33,6 +35,7 @@ class Board:
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
+        self.undescribed = dict(TAGS)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
         """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out. In the
@@ -40,8 +43,11 @@ class Board:
         the returns."""
         for tag, value in values.items():
             if tag not in _ONLY_IN_CSV and not math.isnan(value):
-                shown_tag = tag.replace("/length_", "/steps_")
-                _add_value(self.writer, Summary.Value(tag=shown_tag, simple_value=value), steps)
+                point = Summary.Value(tag=tag.replace("/length_", "/steps_"), simple_value=value)
+                if described := self.undescribed.pop(tag, None):
+                    point.metadata.summary_description = described.text
+                    point.metadata.plugin_data.plugin_name = "scalars"
+                _add_value(self.writer, point, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also
@@ -59,14 +65,12 @@ class Board:
 
     def add_hyperparameters(self, values: Mapping[str, Any], steps: int = 0) -> None:
         """Add a row to TensorBoard's page HPARAMS, which sorts the names and shows the first five. So that the names in
-        `_FIRST` come first, ``implementation`` is called ``algo``, and all other names begin with ``set.``."""
+        `_FIRST` come first, all other names begin with ``set.``."""
         from torch.utils.tensorboard.summary import hparams
 
         labels: dict[str, Any] = {}
         for name, value in values.items():
-            label = name if name in _FIRST else f"set.{name}"
-            if name == "implementation":
-                label = "algo"
+            label = _FIRST.get(name, f"set.{name}")
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             # A seed is a name. As a number, it would be shown as 25.000.
             labels[label] = value if is_number and name != "seed" else as_word(value, ",")
@@ -75,9 +79,11 @@ class Board:
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_image(self, tag: str, path: Path, steps: int) -> None:
-        """Add a picture or an animated GIF to the images of ``tag``. Do nothing for other files."""
+        """Add a picture or an animated GIF to the images of ``tag``, or its narrow drawing, which suits a card. Do
+        nothing for other files."""
         from PIL import Image
 
+        path = narrow if (narrow := narrow_file(path)).exists() else path
         if path.suffix not in (".gif", ".png") or not path.exists():
             return
         with Image.open(path) as picture:
@@ -113,11 +119,10 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     return identity | {"seed": run.seed} | other_settings | command
 
 
-def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, Any], text: str, figure: Path) -> None:
-    """Add the ``results`` of `--learn` (stage -> its results), their ``text``, the ``figure`` if there is one, and the
-    ``setup`` (game, seed and options) to TensorBoard. The race compares agents with different rewards. Each of its
-    curves is a run of TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of
-    earlier calls."""
+def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, Any], figure: Path) -> None:
+    """Add the ``results`` of `--learn` (stage -> its results), the ``figure`` if there is one, and the ``setup`` (game,
+    seed and options) to TensorBoard. The race compares agents with different rewards. Each of its curves is a run of
+    TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of earlier calls."""
     curves = {f"race_{reward}": points for reward, points in race_scalars(results).items()}
     # The name "" is ``folder`` itself.
     for name, points in {"": stage_scalars(results), **curves}.items():
@@ -129,7 +134,8 @@ def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, A
         if name == "":
             board.add_hyperparameters({"implementation": "learn", **setup})
             board.add_image("returns", figure, 0)
-            board.writer.add_text("conclusion", text)
+            stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
+            board.writer.add_text("conclusion", "\n".join([*conclusion(results, with_returns=False), "", *stages]))
         board.writer.close()
 
 

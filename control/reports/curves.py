@@ -36,14 +36,6 @@ SEARCH_STEPS_LABEL = "training steps of all agents"
 RETURN_LABEL = "return (sum of rewards)"
 
 
-def y_label(tag: str) -> str:
-    """Return the label of the y axis of a panel with a tag."""
-    if tag == REWARD_RATE:
-        return "reward per step"
-    # A baseline is drawn beside losses, but it is a mean return.
-    return RETURN_LABEL if TAGS[tag].kind == "return" or tag == "train/baseline" else "loss"
-
-
 def is_episode_return(tag: str) -> bool:
     """Return whether a tag is a return of episodes. Panels of such tags share limits and have reference levels."""
     return TAGS[tag].kind == "return" and tag not in (REWARD_RATE, FITNESS)
@@ -52,7 +44,10 @@ def is_episode_return(tag: str) -> bool:
 def finish_panel(axis: Any, tag: str, log: bool) -> None:
     """Set the labels of a panel of curves, whose tag decides between the steps of a run and of a search. Steps are
     abbreviated, such as ``10k``. Losses and, with ``log``, returns have a logarithmic axis as in `scale`."""
-    label = y_label(tag)
+    # A baseline is drawn beside losses, but it is a mean return.
+    label = RETURN_LABEL if TAGS[tag].kind == "return" or tag == "train/baseline" else "loss"
+    if tag == REWARD_RATE:
+        label = "reward per step"
     axis.set(xlabel=SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL, ylabel=label)
     scale(axis, log or label == "loss")
 

@@ -29,7 +29,7 @@ warnings.filterwarnings("ignore", "Glyph .* missing from font")
 FORMATS = ("png", "pdf", "svg")
 THEMES = ("light", "dark")
 WIDTH = 7.0  # inches across a page, about 180 mm
-NARROW = 3.6  # inches across a telephone
+NARROW = 3.0  # inches across a telephone, and across a card of TensorBoard
 DPI = 200
 
 # Colours by their place in the cycle of the theme, which matplotlib resolves when it draws.
@@ -56,8 +56,8 @@ _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line 
 @dataclass(frozen=True)
 class FigureStyle:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
-    logarithmic axis of returns. With ``narrow``, a second SVG ``STEM_narrow.svg`` has all panels in one column, for
-    telephones."""
+    logarithmic axis of returns. With ``narrow``, second files ``STEM_narrow`` have all panels in one column, for
+    telephones and TensorBoard."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ def figure_files(target: Path, style: FigureStyle) -> list[Path]:
 
 def narrow_file(target: Path) -> Path:
     """Return the file of the narrow drawing of a figure (`FigureStyle`)."""
-    return target.with_name(f"{target.stem}_narrow.svg")
+    return target.with_stem(f"{target.stem}_narrow")
 
 
 @contextlib.contextmanager
@@ -198,10 +198,6 @@ def figure_panels(
     import matplotlib
     from matplotlib.figure import Figure
 
-    # Without a date, equal figures are equal files.
-    metadata: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    if numbers:
-        metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
     with matplotlib.rc_context(_parameters(style.theme)):
         figure = Figure(figsize=size, layout="constrained")
         panels: Any = figure.subplot_mosaic(
@@ -214,16 +210,22 @@ def figure_panels(
         for axis in axes:
             axis.set_visible(axis.has_data())
         _frame(figure, axes, title, note)
-        for path in figure_files(target, style):
-            file_format = path.suffix[1:]
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=file_format, metadata=metadata[file_format])
+        _save(figure, target, style, numbers)
         if style.narrow:
             _stack(figure, axes, size[1])
             _frame(figure, axes, title, note)
             figure.draw_without_rendering()  # the layout needs two passes for so different a size
-            with replacing(narrow_file(target)) as temporary:
-                figure.savefig(temporary, format="svg", metadata=metadata["svg"])
+            _save(figure, narrow_file(target), style, numbers)
+
+
+def _save(figure: Any, target: Path, style: FigureStyle, numbers: Path | None) -> None:
+    """Write the `figure_files` of a figure. Without a date, equal figures are equal files."""
+    metadata: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    if numbers:
+        metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
+    for path in figure_files(target, style):
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format=path.suffix[1:], metadata=metadata[path.suffix[1:]])
 
 
 def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:

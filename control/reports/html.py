@@ -52,8 +52,9 @@ def _templates() -> Environment:
     environment.filters["data_url"] = data_url
     environment.filters["poster"] = lambda film: base64.b64encode(poster(film)).decode()
     environment.filters["with_code"] = _with_code
-    # Words with hyphens, such as flags, move to the next line as a whole.
-    environment.filters["words"] = lambda text: Markup(re.sub(r"(\S+)", r"<span>\1</span>", str(escape(text))))
+    # A word with hyphens, or a flag and its value, moves to the next line as a whole.
+    words = re.compile(r"(--\w+ (?!-)\S+|\S+)")
+    environment.filters["words"] = lambda text: Markup(words.sub(r"<span>\1</span>", str(escape(text))))
     environment.globals["cycles"] = CYCLES
     return environment
 

@@ -42,8 +42,8 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     if "exam" in results:
         _draw(folder / FIGURE, results)
         alt = "Returns of random play, a constant action, the teacher, its clone and new agents; the numbers follow"
-        wide, narrow = (folder / FIGURE).with_suffix(".svg"), narrow_file(folder / FIGURE)
-        drawing = Picture(data_url(wide), alt, narrow=data_url(narrow))
+        wide = (folder / FIGURE).with_suffix(".svg")
+        drawing = Picture(data_url(wide), alt, narrow=data_url(narrow_file(wide)))
     is_good = not any(result.get("failed") for result in results.values())
     env_id = IDS.get(game, game)
     page = render_page(
@@ -104,14 +104,13 @@ def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
     """Draw the learning curves of agents with the learned reward and with the task's reward."""
     labels = {"learned": "learned reward", "task": "task's reward"}
-    lines = []  # for a legend in this panel; lines with labels would be in the legend of the whole figure
-    for reward, colour in zip(labels, COLOURS[2:], strict=False):
+    for (reward, label), colour, dashes in zip(labels.items(), COLOURS[2:], ("-", "--"), strict=False):
         curves = np.array(race["arms"][reward]["curves"])  # [N, T]
         steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
-        lines += axis.plot(steps, np.median(curves, 0), color=colour)
+        axis.plot(steps, np.median(curves, 0), color=colour, linestyle=dashes, label=label)
         axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
-    goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
-    lines.append(axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--"))
-    title = f"{race['agent']}: median of {race['agents']} agents"
-    axis.set(xlabel="thousand steps on the task", ylabel="return", title=title)
-    axis.legend(lines, [*labels.values(), goal_label], loc="lower right", fontsize="small")
+    goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to teacher"
+    axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle=":", label=goal_label)
+    title = f"{race['agents']} agents, {race['agent']}"
+    axis.set(xlabel="thousand steps on the task", ylabel="median return", title=title)
+    axis.locator_params(axis="x", nbins=5)

@@ -27,13 +27,12 @@ from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
 _MAX_NAMED = 4  # groups that the conclusion names one by one
-_FIGURES = {"": "", "losses": "Losses", "scores": "Scores of the seeds"}  # their titles, by the end of the file's name
-_PICTURES = {
+_PICTURES = {  # with titles of their own: their descriptions
     "behaviour": "States and rewards in training, beside the real environment",
     "behaviour_reward": "What the synthetic bandit pays for: the reward of an action in a state",
     "reward": "What the learned reward says of states",
 }
-_NAMED = ("implementation", "gamename", "exp_name")  # settings that the title and the first line name
+_NAMED = ("implementation", "gamename", "exp_name", "seed", "num_seeds")  # settings that other sections name
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
@@ -69,7 +68,6 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
     learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
-    settings, changed_settings = _settings_tables(groups)
     return render_page(
         "page.html.j2",
         _title(groups),
@@ -84,8 +82,7 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
         films=[(path, folder.film_text(path), folders[folder]) for folder, path in films[:MAX_FILMS]],
         more_films=max(0, len(films) - MAX_FILMS),
         learned={label: pictures for label, pictures in learned.items() if pictures},
-        settings=settings,
-        changed_settings=changed_settings,
+        settings=_settings_tables(groups),
         versions=_versions_table(groups),
         commands={group.label: lines for group in groups if (lines := _commands(group))},
         page_commands=[command, f"python trainer.py --plot {paths}"],
@@ -182,7 +179,15 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
     """Return the table of results, a row for each group."""
     rows = [_results_row(group) for group in groups]
-    return Table([list(rows[0]), *(list(row.values()) for row in rows)], "Returns at the end of training")
+    caption, names = "Returns at the end of training", list(rows[0])
+    if not any(group.is_search for group in groups):
+        names.remove("real steps")  # equal to the training steps
+    for name in ("evaluation", "solved from"):
+        texts = {row[name] for row in rows}
+        if len(texts) == 1:
+            caption += f"; {name}: {texts.pop()}"
+            names.remove(name)
+    return Table([names, *([row[name] for name in names] for row in rows)], caption)
 
 
 def _results_row(group: ReportGroup) -> dict[str, str]:
@@ -198,7 +203,7 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         IQM: iqm,
         "verdict": group.verdict or "-",
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
-        "return of": tags.TAGS[group.tag].short if group.tag else "-",
+        "evaluation": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
         "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,
@@ -233,7 +238,7 @@ def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:
     pictures = []
     with tempfile.TemporaryDirectory() as folder:
         for file in draw(figure, Path(folder, "figure.svg"), FigureStyle(narrow=True)):
-            title = _FIGURES[file.stem.removeprefix("figure").removeprefix("_")]  # of figure, figure_losses, ...
+            title = file.stem.removeprefix("figure").strip("_").capitalize()  # of figure, figure_losses, ...
             alt = f"{title or 'Curves'} of {_title(groups)}. The tables have the numbers"
             pictures.append(Picture(data_url(file), alt, title, data_url(narrow_file(file))))
     return pictures
@@ -247,36 +252,38 @@ def _pictures(folder: RunFolder) -> Iterator[Picture]:
     for stem, title in titles.items():
         if path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
             narrow = folder.file(f"{stem}_narrow.svg")
-            yield Picture(data_url(path), title, title, data_url(narrow) if narrow else "")
+            yield Picture(data_url(path), title, narrow=data_url(narrow) if narrow else "")
 
 
-def _settings_tables(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table | None]:
-    """Return the table of all settings, and the table of the settings that differ between groups or from their
-    defaults. A table is None if it would be empty. Defaults are unknown for settings of another program or version."""
-    folders = [folder for group in groups for folder in group.folders]
-    defaults: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
-    for folder in folders:
-        if folder.settings is not None:
-            run = folder.settings.run
-            for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
-                meaning = SOURCES.sub("", flag.meta["help"])
-                defaults.setdefault(name, {})[setting_text(flag.default)] = meaning
-    rows, changed_rows = [], []
-    for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
-        texts = [group.setting_text(name) for group in groups]
-        meanings = defaults.get(name, {})  # implementations may have different defaults and meanings
-        row = [name, *texts, " / ".join(meanings) or "-", " / ".join(dict.fromkeys(meanings.values())) or "-"]
-        rows.append(row)
-        values = set(texts) - {"-"}  # of the groups that have the setting
-        is_default = not meanings or values <= meanings.keys()  # without meanings, the default is unknown
-        if name not in _NAMED and (len(values) > 1 or not is_default):
-            changed_rows.append(row)
-    header = ["setting", *([group.label for group in groups] if len(groups) > 1 else ["value"]), "default", "meaning"]
-    caption = "Settings that are not the defaults, or differ between the runs"
-    return (
-        Table([header, *rows], "All settings") if rows else None,
-        Table([header, *changed_rows], caption) if changed_rows else None,
-    )
+def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | None, Table]]:
+    """Return two tables by implementation: of the settings that differ between its groups or from their defaults, None
+    if there are none, and of all settings. Defaults are unknown for settings of another program or version."""
+    implementations = [group.folders[0].setting_texts.get("implementation", group.label) for group in groups]
+    tables_by_implementation = {}
+    for implementation in dict.fromkeys(implementations):
+        same_groups = [group for group, name in zip(groups, implementations, strict=True) if name == implementation]
+        folders = [folder for group in same_groups for folder in group.folders]
+        defaults: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
+        for folder in folders:
+            if folder.settings is not None:
+                run = folder.settings.run  # environments may have different defaults
+                for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
+                    meaning = SOURCES.sub("", flag.meta["help"])
+                    defaults.setdefault(name, {})[setting_text(flag.default)] = meaning
+        rows, changed_rows = [], []
+        for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
+            texts = [group.setting_text(name) for group in same_groups]
+            meanings = defaults.get(name, {})
+            rows.append([name, *texts, " / ".join(meanings) or "-", next(iter(meanings.values()), "-")])
+            is_default = not meanings or set(texts) <= meanings.keys()  # without meanings, the default is unknown
+            if name not in _NAMED and (len(set(texts)) > 1 or not is_default):
+                changed_rows.append(rows[-1])
+        labels = [group.label for group in same_groups] if len(same_groups) > 1 else ["value"]
+        header = ["setting", *labels, "default", "meaning"]
+        changed = Table([header, *changed_rows], "Not the default, or different between the runs")
+        if rows:
+            tables_by_implementation[implementation] = changed if changed_rows else None, Table([header, *rows], "All")
+    return tables_by_implementation
 
 
 def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:

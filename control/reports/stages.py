@@ -58,30 +58,17 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
 
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
-    """Return the results of the stages as points of curves: tag, value, and the steps of the task that the stages had
-    made. The mean return of the exam's agents on the bandit has the tag of evaluations, at their training steps."""
+    """Return the curve of the clones, if there are several, as points: tag, mean return, and the steps of the task that
+    the stages had made. The mean return of the exam's agents on the bandit has the tag of evaluations, at their
+    training steps. A chart of any other result would have one point."""
     points: list[tuple[str, float, int]] = []
-    steps = 0
-    for name, result in results.items():
-        first_step, steps = steps, steps + result.get("real_steps", 0)
-        numbers: dict[str, float] = {}
-        if name == "probe":
-            numbers["random_return"] = result["random"]["mean"]
-        elif name == "teacher":
-            numbers["teacher_return"] = result["score"]["mean"]
-        elif name == "bandit":
-            # A round is a pair: the steps of the stage so far, and the mean return of a clone.
-            points += [("learn/clone_return", value, first_step + done) for done, value in result["rounds"]]
-            numbers["clone_return"] = result["score"]["mean"]
-        elif name == "exam":
-            means = {agent: score["mean"] for agent, score in result["agents"].items()}
-            points.append((GREEDY, sum(means.values()) / len(means), result["steps"]))
-            numbers |= {f"bandit_return_{agent}": mean for agent, mean in means.items()}
-            numbers |= {f"task_return_{agent}": score["mean"] for agent, score in result["real"].items()}
-            numbers["passed"] = float(not result["failed"])
-        elif name == "reward":
-            numbers["explained_variance"] = result["explained_variance"]
-        points += [(f"learn/{tag}", value, steps) for tag, value in numbers.items()]
+    if len(rounds := results.get("bandit", {}).get("rounds", ())) > 1:
+        first_step = sum(results[name].get("real_steps", 0) for name in ("probe", "teacher"))
+        # A round is a pair: the steps of the stage so far, and the mean return of a clone.
+        points += [("learn/clone_return", value, first_step + done) for done, value in rounds]
+    if exam := results.get("exam"):
+        means = [score["mean"] for score in exam["agents"].values()]
+        points.append((GREEDY, sum(means) / len(means), exam["steps"]))
     return points
 
 

@@ -164,14 +164,15 @@ def draw_histograms(path: Path, panels: list[dict[str, Any]], style: FigureStyle
     """Draw panels of `histograms` with the same logarithmic y axis. A PNG stores the hash of the file ``numbers``."""
     lengths = balanced(len(panels))
     line_styles = ("-", "-", (0, (3, 1)))
-    with figure_panels(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), style, numbers, note=_NOTE) as axes:
+    size, title = (WIDTH, 1.75 * len(lengths)), "States and rewards in training, beside the real environment"
+    with figure_panels(path, rows(*lengths), size, style, numbers, title=title, note=_NOTE) as axes:
         for axis, panel in zip(axes, panels, strict=True):
             for (kind, label), colour, line_style in zip(_LABELS.items(), COLOURS, line_styles, strict=False):
                 if kind in panel:
                     line: Any = {"color": colour, "linestyle": line_style, "linewidth": 1.1, "label": label}
                     axis.stairs(panel[kind], panel["edges"], **line)
-            axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
-            axis.set_ylabel("share of samples")
+            axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2), ylabel="share of samples")
+            axis.locator_params(axis="x", nbins=5)
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
@@ -227,14 +228,14 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
     shown_panels = [panels[number] for number in sorted(strongest[:_MAX_PANELS])]
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on; other numbers of an action are at the middle of their ranges"
-    title = f"what the synthetic bandit of {proxy.game} pays for"
+    title = f"What the synthetic bandit of {proxy.game} pays for"
     with figure_panels(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), style, title=title, note=note) as axes:
         for axis, (name, coordinate, actions, edges, means) in zip(axes, shown_panels, strict=True):
+            axis.locator_params(axis="x", nbins=5)
             if is_discrete:
                 for action, rewards in zip(actions.tolist(), means, strict=True):
                     axis.plot((edges[1:] + edges[:-1]) / 2, rewards, label=f"action {action}")
                 axis.set(xlabel=name, ylabel="reward")
-                axis.locator_params(axis="x", nbins=7)
             else:
                 extent = (float(edges[0]), float(edges[-1]), float(actions[0]), float(actions[-1]))
                 image = axis.imshow(means, origin="lower", extent=extent, aspect="auto")
@@ -257,7 +258,7 @@ def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, 
     are one-hot."""
     num_cells = samples["real"].shape[1] - 1  # the last column is the reward
     actions, reward = action_rewards(proxy, torch.eye(num_cells))
-    title = f"what the synthetic bandit of {proxy.game} pays for"
+    title = f"What the synthetic bandit of {proxy.game} pays for"
     with figure_panels(path, [[0]], (WIDTH, 1.2 + 0.2 * len(actions)), style, title=title) as (axis,):
         image = axis.imshow(reward, aspect="auto", interpolation="nearest")
         axis.set(xlabel="cell", ylabel="action", yticks=range(len(actions)))

@@ -110,9 +110,10 @@ def make(options: argparse.Namespace) -> None:
     held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of the interquartile mean"
     notes += [held_out] * bool(reports)
     notes += [SOLVED.replace(" PPO*: as in CleanRL;", "") if options.trained_on else SOLVED]
+    width = WIDTH / 2 if options.trained_on else WIDTH  # half: a telephone shows it as a whole
     height = 2.1 * bool(search_folders) + max(2.3, 0.22 * len(results)) * bool(games or results)
     out, style = figure_to_write("out", options.out), style_of(options)
-    with figure_panels(out, cells, (WIDTH, height), style, options.numbers, note="; ".join(notes)) as axes:
+    with figure_panels(out, cells, (width, height), style, options.numbers, note="; ".join(notes)) as axes:
         for kind in options.trained_on.split(",") if options.trained_on else WORDS:
             axes[0].plot([], [], color=COLOUR[kind], linewidth=3, label=WORDS[kind])
         remaining_axes = iter(axes)
@@ -124,7 +125,7 @@ def make(options: argparse.Namespace) -> None:
         for game in games:
             draw_winners(next(remaining_axes), reports, game)
         if results:
-            draw_transfer(next(remaining_axes), results, 1.6 if reports else WIDTH)
+            draw_transfer(next(remaining_axes), results, 1.6 if reports else width)
     print("\n".join(map(str, figure_files(out, style))))
 
 
