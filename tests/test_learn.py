@@ -197,15 +197,31 @@ def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, mon
     baselines = {"random": asdict(score(0.0)), "constant": asdict(score(0.0)), "action": "0"}
     settings = trainer.config.parse(["--learn", "cartpole", "--teacher", "test_teachers:balance"])
     spaces = make_environment("cartpole", 1, 1).spaces
-    task = learn.Task(settings, tmp_path, spaces, {"probe": baselines, "teacher": {"score": asdict(score(100.0))}})
+    results = {"probe": baselines, "teacher": {"score": asdict(score(100.0))}}
+    task = learn.Task(settings, tmp_path, spaces, results, verbose=False)
     assert task.verdict(score(500.0), score(100.0)).goal == spaces.max_return == 500.0
     clones, means, written = iter(torch.arange(3.0)[:, None]), iter((10.0, 30.0, 20.0, 25.0)), list[float]()
     monkeypatch.setattr(learn, "cloned_proxy", lambda *_: next(clones))
     monkeypatch.setattr(learn, "stages_of", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float)))
     monkeypatch.setattr(learn, "_judge_policy", lambda *_: score(next(means)))
     monkeypatch.setattr(learn, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat)))
-    result = learn._make_bandit(task, None)
+    result = learn._make_bandit(task)
     assert written == [1.0] and (result["score"]["mean"], result["fraction"]) == (25.0, 0.25)
+
+
+@pytest.mark.parametrize(
+    "game, scales",  # of observations, rewards and actions
+    [("lunarlander", (False, False, False)), ("MountainCarContinuous-v0", (True, True, True)),
+     ("test_learn:Corridor-v0", (False, True, False))],
+)  # fmt: skip
+def test_agents_on_a_task_without_default_settings_have_scales(
+    game: str, scales: tuple[bool, ...], tmp_path: Path
+) -> None:
+    settings = trainer.config.parse(["--learn", game])
+    spaces = make_environment(settings.run.gamename, 1, 1).spaces
+    task = learn.Task(settings, tmp_path, spaces, {}, verbose=False)
+    config = learn._settings_on_task(task, "PPO")
+    assert (config.normalize_obs, config.normalize_reward, config.scale_actions) == scales
 
 
 def test_returns_of_a_policy_are_discounted() -> None:
