@@ -49,7 +49,14 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
         excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
         cost = f"{steps:,} steps of the task{excluded}"
         if scores:
-            cost += f", as many as {steps / exam['steps']:.0f} agents on the task itself"
+            random_play, goal = (
+                results[stage][name]["mean"] for stage, name in (("probe", "random"), ("teacher", "score"))
+            )
+            ways = {name: (score["mean"] - random_play) / (goal - random_play) for name, score in exam["real"].items()}
+            ways_text = ", ".join(f"{percent_text(way)} ({name})" for name, way in ways.items())
+            cost += (
+                f", as many as {steps / exam['steps']:.0f} agents on the task itself, which come {ways_text} of the way"
+            )
         sentences.append(f"The bandit took {cost}; agents that train on it take none.")
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
