@@ -24,7 +24,7 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     (axis,) = axes
     percent: dict[str, dict[str, list[float]]] = {}  # task -> agent -> seeds
     for exam in numbers["exams"]:
-        task = exam["task"].partition(" (")[0]
+        task = exam["task"].rpartition(":")[2]  # without the module
         for agent, (mean, _) in exam["agents"].items():
             way = (mean - exam["random"]) / (exam["teacher"] - exam["random"])
             percent.setdefault(task, {}).setdefault(agent, []).append(100 * way)
