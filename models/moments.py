@@ -24,14 +24,15 @@ class Moments(Stateful):
         """Add ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
         values = values.double()
         num_added = values.shape[1]
-        count = self.count + num_added  # the update by Chan et al.
+        # The parallel update by Chan et al.
+        count = self.count + num_added
         batch_mean = values.mean(1)
         difference = batch_mean - self.mean
         mean = self.mean + difference * (num_added / count)
         batch_square = (values - batch_mean.unsqueeze(1)).square().sum(1)
         square = self.square + (batch_square + difference.square() * (self.count * num_added / count))
         if members is not None:
-            is_updated = members.view_as(self.count)
+            is_updated = members.view_as(self.count)  # [M, 1, ...], to broadcast over ``shape``
             count = torch.where(is_updated, count, self.count)
             mean = torch.where(is_updated, mean, self.mean)
             square = torch.where(is_updated, square, self.square)

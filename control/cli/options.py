@@ -183,9 +183,9 @@ def missing_parameter_error(name: str, game: str, prefix: str = "--") -> Setting
 
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has this
-    setting, that only a flag has this name, or which commands to agents exist. For any other name it suggests a similar
-    one. The message begins with ``prefix``, as in `missing_parameter_error`. If ``game`` is empty, parameters of games
-    are not considered."""
+    setting, that the name exists only as a flag, or which commands to agents exist. For any other name it suggests a
+    similar one. The message begins with ``prefix``, as in `missing_parameter_error`. If ``game`` is empty, parameters
+    of games are not considered."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):

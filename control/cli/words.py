@@ -131,7 +131,9 @@ def as_word(value: Any, separator: str = " ") -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return format_value(value) if isinstance(value, int | float) else str(value)  # str() refuses very long integers
+    if isinstance(value, int | float):
+        return format_value(value)  # not str(), which refuses very long integers
+    return str(value)
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:

@@ -268,7 +268,7 @@ def _scheduler(search: Search) -> Any:
     metric = (measure, METRIC, "max")  # measure of a trial's length, name of the score, direction of improvement
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
-    # As published, a third of the trials of proxy searches continues after the first of them.
+    # Of the trials of a proxy search, a third continues after each evaluation, as published.
     reduction = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
         return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)

@@ -97,9 +97,9 @@ class Baselines:
         not None, the ``teacher``. Results are cached, so equal arguments play only once.
 
         First, `CHOICE_EPISODES` episodes of each constant action decide which one is best. Then each baseline plays the
-        same `EPISODES` new episodes, which ``seed`` determines. There are fewer if all episodes have `MOST_STEPS` steps
-        before. ``limit`` replaces the environment's time limit. An environment without a time limit gets `LONG`.
-        ``watch`` receives the progress.
+        same `EPISODES` new episodes, which ``seed`` determines. There are fewer if they reach `MOST_STEPS` steps
+        together before. ``limit`` replaces the environment's time limit. An environment without a time limit gets
+        `LONG`. ``watch`` receives the progress.
         """
         spaces = spaces_of(game, limit)
         if not spaces.max_episode_steps:

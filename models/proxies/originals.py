@@ -114,7 +114,7 @@ def _read_synthetic_gymnax(content: bytes) -> Original:
     depth = len(parameters["reward"]) - 1
     settings = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
     settings |= {"latent_size": latent_size, "learned_reset": True}
-    return Original("bandit", "", settings, {}, tensors)
+    return Original("bandit", game="", settings=settings, agents={}, tensors=tensors)
 
 
 class _FrozenDict(dict[str, Any]):

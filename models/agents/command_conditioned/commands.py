@@ -118,8 +118,9 @@ class Commands(nn.Module):
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
         """Return ``{name for users: numbers [7]}`` of one member's commands, for an exported file: the mean of a
-        command at the start of an episode, then the numbers by which it is counted down and scaled."""
-        streams = Streams([0] * len(self.mean))  # any will do: the mean uses no random numbers
+        command at the start of an episode, then the numbers by which it is counted down and scaled. ``overrides``
+        (name -> value in units of the environment) replace means."""
+        streams = Streams([0] * len(self.mean))  # any seeds, because the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]
         rows = [start, *count_down, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
@@ -187,7 +188,8 @@ class Commands(nn.Module):
         """Sort all episodes in the memory of a ``member`` by return into groups of similar size, and update the mean
         return and the mean length of each group. ``returns`` and ``lengths`` are ``[N]`` for N episodes."""
         order = returns.argsort()
-        # With fewer episodes than groups, the remaining groups repeat the last one.
+        # A pass also fills the later groups, which later passes overwrite. So with fewer episodes than groups, the
+        # remaining groups repeat the last one.
         for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
             self.group_returns[member, group:] = returns[rows].mean()
             self.group_lengths[member, group:] = lengths[rows].mean()

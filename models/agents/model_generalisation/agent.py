@@ -101,14 +101,15 @@ class Agent(StepAgent):
     def _noise_blocks(self) -> NoiseBlocks:
         """Return the random numbers of every step, by name. ``rows`` and ``starts`` choose transitions from the replay
         buffer: for the batch, and for the starts of imagined rollouts. ``act`` and ``imagined`` choose actions: in the
-        environment, and in imagined rollouts. The other names are methods of the model."""
+        environment, and in imagined rollouts. The other names are methods of the model
+        that take these numbers."""
         config = self.config
         # Sampler -> name -> shape without the axis of members. Several kinds of numbers may have the same sampler.
         draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = defaultdict(dict)
         updates, rollout_steps = config.updates_per_step, config.rollout_length
         explore_sampler, count = exploration_noise(config, self.num_actions)
         draws[Streams.uniform]["rows"] = (updates, config.batch_size)
-        draws[explore_sampler]["act"] = (1, count)
+        draws[explore_sampler]["act"] = (1, count)  # for one environment
         if config.model != "none":
             draws[explore_sampler]["imagined"] = (updates, rollout_steps, self.num_rollouts, count)
             if config.rollout_batch_size is not None:

@@ -238,9 +238,9 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
 
 
 def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
-    """Return the default settings of ``agents`` that train on a bandit of ``game``, which may be a clone of a policy
-    (``is_clone``) whose first states are cells of a grid (``has_cells``). With several agents, the names of settings
-    have the name of the agent as a prefix (``PPO_lr``)."""
+    """Return the default settings of ``agents`` that train on a bandit of ``game``. The bandit may be the clone of a
+    policy (``is_clone``), and its first states may then be cells of a grid (``has_cells``). With several agents, the
+    names of settings have the name of the agent as a prefix (``PPO_lr``)."""
     tables = load_presets("synthetic")
     changes = [tables["agents_by_game"].get(game, {})]  # dictionaries, agent -> settings; later ones override
     if is_clone:
