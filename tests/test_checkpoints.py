@@ -220,3 +220,12 @@ def test_run_on_a_full_disk_ends_and_resumes_later(
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] in (2, 4)
     assert trained(logdir, "--resume", epochs=6) == folder
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] == 6
+
+
+def test_a_folder_above_runs_names_them(tmp_path: Path) -> None:
+    for version in (0, 1):
+        folder = tmp_path / f"debug/PPO/seed_1/version_{version}/checkpoints"
+        folder.mkdir(parents=True)
+        (folder / "last.ckpt").touch()
+    with pytest.raises(checkpoints.CheckpointError, match="has 2 below it; .* debug/PPO/seed_1/version_0, debug"):
+        checkpoints.load(tmp_path)

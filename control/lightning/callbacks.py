@@ -30,7 +30,6 @@ from models.settings import StopNow
 
 _CLEARLY_BETTER = 0.01  # of the way from the baseline to the best return (`StopWhenFlat`)
 _ROWS, _ROW_SECONDS = 25, 60.0  # most rows of the printed table, unless a row takes longer than so many seconds
-_LAST_FRACTION = 0.99  # of a training; later evaluations are all printed
 _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
 
 # Lightning's callbacks accept any module, but these only a `RunModule`, hence the comments ``type: ignore``.
@@ -73,7 +72,7 @@ class Progress(Callback):
         """Print a row if one is due, and the reason for the end of the run, if there is one."""
         fraction, reason = module.finished_fraction(), module.stop_reason()
         self._epoch_size = fraction - self._fraction
-        is_due = fraction - self._row_fraction >= 1 / _ROWS or fraction >= _LAST_FRACTION
+        is_due = fraction - self._row_fraction >= 1 / _ROWS or fraction >= 1
         is_late = Meter.seconds() - self._row_seconds >= _ROW_SECONDS
         prints_all = module.settings.run.print_statements > 0
         if (is_due and module.is_evaluated()) or is_late or reason or prints_all:
@@ -96,7 +95,7 @@ class Progress(Callback):
         tqdm.write(self._table.text({module.unit: epoch} | module.columns() | times))
         sys.stdout.flush()
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._open_meter.close()
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:

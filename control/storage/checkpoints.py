@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,15 @@ import torch
 
 from control.cli.errors import missing_reason
 from control.cli.settings import Settings, from_dict
-from control.storage.run_dir import replacing, version_folders
+from control.storage.run_dir import find_proxy, replacing, version_folders
 from models.settings import UserError
 from models.state import read_archive
 
 OURS = "understudy"
 FORMAT = 8  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
+_SHOWN = 12  # maximum number of runs that an error message lists
+_MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
 _MOST_CHARACTERS = 120  # of another program's message in an error
 # Parts of the messages of torch's zip writer after a failed write.
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
@@ -77,6 +80,9 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         checkpoint_file = find_checkpoint(file, *(run / "checkpoints" for run in runs))
         if checkpoint_file is None:
             line = f"folder {str(file)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
+            if runs_below := _runs_below(file):
+                names = ", ".join(runs_below[:_SHOWN])
+                line = f"folder {str(file)!r} is no run, but has {len(runs_below)} below it; allowed: one of {names}"
         file = checkpoint_file or file
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
@@ -91,6 +97,18 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
             problem = "holds weights but no memory, so no run can resume from it"
             raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     return checkpoint
+
+
+def _runs_below(folder: Path) -> list[str]:
+    """Return the runs below ``folder`` that have a checkpoint or a proxy, as sorted paths from ``folder``. The search
+    stops after `_MOST_FOLDERS` folders, because the user may have named any folder."""
+    runs = []
+    for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
+        run = Path(path)
+        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or find_proxy(run)):
+            runs.append(str(run.relative_to(folder)))
+            subfolders.clear()  # `os.walk` does not enter them
+    return sorted(runs)
 
 
 def _read(file: Path) -> Checkpoint:
