@@ -332,7 +332,7 @@ def is_continuous(name: str) -> bool:
     """Return whether the environment of this ``name`` takes continuous actions. False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
     has_free_arguments = arguments and (base_name not in GAMES or GAMES[base_name].takes_arguments)
-    if base_name in GAMES and not has_free_arguments:  # the table knows the answer, so no environment is made
+    if base_name in GAMES and not has_free_arguments:  # no environment needs to be made
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces

@@ -257,13 +257,13 @@ class EpisodeMemory:
     def _sample_from_episodes(self, streams: Streams, updates: int, batch: int) -> Tensor:
         """Sample episodes with equal probability, and one step of each. Return the positions of these steps in `index`,
         ``[M, updates, batch]``."""
-        chosen = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
+        episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
         fractions = streams.uniform(updates, batch)  # position of the step as a fraction of the episode's length
         positions = []
         for m, episodes in enumerate(self.episodes):
             lengths = torch.tensor([len(episode) for episode in episodes])
             starts = lengths.cumsum(0) - lengths
-            length, start = lengths[chosen[m]], starts[chosen[m]]
+            length, start = lengths[episode_indices[m]], starts[episode_indices[m]]
             offset = (fractions[m] * length).long().minimum(length - 1)  # rounding may give ``length``
             positions.append(start + offset)
         return torch.stack(positions)

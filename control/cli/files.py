@@ -24,10 +24,10 @@ def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
     bytes. Nothing is opened, because opening a pipe may block. A folder raises nothing here, because ``open`` has a
     clear error for it."""
     status = os.stat(path)  # raises the error for a missing file
-    is_regular = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    if not is_regular or status.st_size > max_bytes:
-        size = f"too large; allowed: at most {max_bytes // 1000:,} kB"
-        raise OSError(errno.EINVAL, size if is_regular else "not a regular file", str(path))
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if status.st_size > max_bytes:
+        raise OSError(errno.EINVAL, f"too large; allowed: at most {max_bytes // 1000:,} kB", str(path))
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf-8") -> str:
@@ -52,9 +52,10 @@ def errors_in(path: str) -> Iterator[None]:
     """Context manager that puts ``path: `` before the message of each SettingError raised in it."""
     try:
         yield
-    except (SettingError, RecursionError) as error:
-        parts = single_errors(error) if isinstance(error, SettingError) else ["nested too deep"]
-        raise_all([SettingError(f"{path}: {part}") for part in parts])
+    except SettingError as error:
+        raise_all([SettingError(f"{path}: {part}") for part in single_errors(error)])
+    except RecursionError as error:
+        raise SettingError(f"{path}: nested too deep") from error
 
 
 def read_config(path: str) -> dict[str, list[str]]:

@@ -42,7 +42,7 @@ class Meter:
 
     @classmethod
     def seconds(cls) -> float:
-        """Return the time in seconds of a clock that stands still while functions are compiled."""
+        """Return the time in seconds of a clock that pauses while functions are compiled."""
         return (cls._compiling_since or time.monotonic()) - cls._compile_seconds
 
     @classmethod
@@ -87,18 +87,18 @@ class Meter:
     def show(self, fraction: float, label: str) -> None:
         """Show the finished ``fraction`` of the work that ``label`` describes, if the last bar or line is old enough.
         Lines leave out the beginning and the end."""
-        left = self.time_left(fraction)
+        left_text = self.time_left(fraction)
         interval = LINE_SECONDS if self.bar is None else self.bar.mininterval
-        is_silent = left == "?" or fraction >= 1
+        is_silent = left_text == "?" or fraction >= 1
         if time.monotonic() - self._last_shown < interval or (self.bar is None and is_silent):
             return
         self._last_shown = time.monotonic()
         if self.bar is None:
-            print(f"  {label}: {100 * fraction:.0f} %, {left} left", flush=True)
+            print(f"  {label}: {100 * fraction:.0f} %, {left_text} left", flush=True)
         else:
             self.bar.n = fraction
             # The bar is three columns narrower than it could be, with room for "^C".
-            self._draw(f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left} left", label)
+            self._draw(f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left_text} left", label)
 
     def _draw(self, bar_format: str, label: str) -> None:
         """Draw the bar with a ``label`` in a format of tqdm."""

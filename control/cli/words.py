@@ -66,13 +66,12 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
-        elif name == "command" and value in (None, *NULL):
-            continue
-        elif name == "command" or isinstance(value, Mapping):
-            line = f"{name} is a mapping; settings are flat, one 'name: value' a line"
-            if name == "command":
+        elif name == "command":  # it is not a mapping, so it must be null, which yields no pair
+            if value not in (None, *NULL):
                 line = f"command is {format_value(value)}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
-            raise SettingError(line)
+                raise SettingError(line)
+        elif isinstance(value, Mapping):
+            raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list | tuple):
             yield name, list(value) or ["[]"]  # no words would mean a bare flag, so an empty list gets a word
         else:
@@ -106,18 +105,16 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     if kind.optional and items[0].lower() in NULL and len(items) == 1:
         return None
     # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
-    is_wrong = items == ["null"] and kind.item is str and not kind.is_list
+    if items == ["null"] and kind.item is str and not kind.is_list:
+        raise value_error(flag.name, value, kind, flag.meta)
     if kind.is_list and (kind.item is not str or flag.meta["choices"]):  # otherwise a comma may be part of the text
         text = ",".join(items).strip("[]() ").removesuffix(",")
         items = text.split(",") if text else []
-    values: tuple[Any, ...] = ()
     try:
         values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
-        is_wrong = True
-    if is_wrong:
         error = value_error(flag.name, value, kind, flag.meta)
-        raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name)
+        raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
     return values if kind.is_list else values[0]
 
 

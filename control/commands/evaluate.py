@@ -453,17 +453,15 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
 def _real_spaces(proxy: Proxy) -> Spaces:
     """Return the observation and action spaces of the environment for which the proxy was learned. Raises ProxyError if
     this environment is unknown or has other spaces than the proxy."""
-    problems: list[str] = []
+    start = f"proxy {str(proxy.path)!r}: its"
     try:
         real_spaces = spaces_of(proxy.game)
-        for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
-            proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
-            if proxy_value != real_value:
-                problems.append(f"{name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
     except SettingError as error:  # the environment is unknown
-        problems.append(str(error))
-    if problems:
-        raise ProxyError(f"proxy {str(proxy.path)!r}: its {problems[0]}")
+        raise ProxyError(f"{start} {error}") from error
+    for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
+        proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
+        if proxy_value != real_value:
+            raise ProxyError(f"{start} {name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
     return real_spaces
 
 
@@ -499,7 +497,8 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 
     If agents of the same family trained in the search, ``name`` gets their values, except for settings in which the
     implementations of the family differ. Otherwise it gets the values of `_values_for_other_family`. The result also
-    has the proxy's settings, the game and the names of the implementations, which decide what other settings exist.
+    has the proxy's settings, the game and the names of the implementations, because they determine which other
+    settings exist.
     """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})

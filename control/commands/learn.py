@@ -66,8 +66,9 @@ _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
 _FAST_RATE = 1000
 _MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # of a training in a slow environment
 # Settings of teachers, which have to suit tasks of any scale.
+_NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 _TEACHERS: dict[str, dict[str, Any]] = {
-    "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True},
+    "PPO": LONG_ROLLOUTS | _NORMALIZED,
     "QLearning": {"lr": 0.1, "discount": 0.99},
 }
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
@@ -579,8 +580,9 @@ def _settings_on_task(task: Task, name: str) -> Any:
         capacity = min(config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
         config = dataclasses.replace(config, buffer_size=capacity)
     if hasattr(config, "normalize_obs") and config == default_config(name, ""):
-        is_continuous = not isinstance(task.spaces.actions, Discrete)
-        scales = {"normalize_obs": not task.spaces.one_hot, "normalize_reward": True, "scale_actions": is_continuous}
+        scales = {**_NORMALIZED, "scale_actions": not isinstance(task.spaces.actions, Discrete)}
+        if task.spaces.one_hot:
+            scales["normalize_obs"] = False
         config = dataclasses.replace(config, **scales)
     return config
 

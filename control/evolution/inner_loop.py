@@ -175,7 +175,7 @@ def train(
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
             weights[running] = agent.flat_parameters[running]
-            policy = agent.with_weights(weights.clone())  # a copy, because training goes on to change ``weights``
+            policy = agent.with_weights(weights.clone())  # a copy: ``weights`` will change
             test_number = steps_done // test_every - 1
             curve.append(test(policy, test_number).unsqueeze(1))
     weights[running] = agent.flat_parameters[running]

@@ -25,10 +25,10 @@ def encoder() -> Any:
         import imageio_ffmpeg
 
         imageio_ffmpeg.get_ffmpeg_exe()  # raises RuntimeError without ffmpeg
-    except (ModuleNotFoundError, RuntimeError) as error:
-        is_missing = isinstance(error, ModuleNotFoundError)
-        line = "a video needs ffmpeg: pip install imageio-ffmpeg" if is_missing else first_line(error)
-        raise UserError(line) from error
+    except ModuleNotFoundError as error:
+        raise UserError("a video needs ffmpeg: pip install imageio-ffmpeg") from error
+    except RuntimeError as error:
+        raise UserError(first_line(error)) from error
     return imageio_ffmpeg
 
 

@@ -51,17 +51,16 @@ class Recording:
         import minari  # slow to import
 
         name = self.source.removeprefix(PREFIX)
-        is_id = self.source.startswith(PREFIX)
-        problem = "the ID has no version, such as -v0"
         try:
-            if is_id and re.search(r"-v\d+$", name):
+            if self.source.startswith(PREFIX):
+                if not re.search(r"-v\d+$", name):
+                    raise ValueError("the ID has no version, such as -v0")
                 return minari.load_dataset(name, download=True)  # only if it is not on this machine
-            if not is_id:
-                folder = Path(self.source).expanduser()
-                return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
+            folder = Path(self.source).expanduser()
+            return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
         except Exception as error:  # files of others, and the network, can raise anything
-            problem = first_line(error)
-        raise self._error(f"which cannot be read: {problem}", "minari:ID, or the folder of a dataset of Minari")
+            problem = f"which cannot be read: {first_line(error)}"
+            raise self._error(problem, "minari:ID, or the folder of a dataset of Minari") from error
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
         """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
@@ -144,12 +143,13 @@ def check_new(name: str) -> None:
         path = get_dataset_path(name)
         # The id lander/ppo-v0 is a folder in the folder lander. Neither may be a dataset already, because a dataset
         # cannot contain another one.
-        if not any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")])):
-            return
-        problem = "which exists or is inside another dataset; allowed: a new id"
-    except (TypeError, ValueError, OSError):
-        problem = f"which cannot be written; allowed: {rules}"
-    raise SettingError(f"save_dataset is {name!r}, {problem}", "save_dataset")
+        exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
+    except (TypeError, ValueError, OSError) as error:
+        line = f"save_dataset is {name!r}, which cannot be written; allowed: {rules}"
+        raise SettingError(line, "save_dataset") from error
+    if exists:
+        line = f"save_dataset is {name!r}, which exists or is inside another dataset; allowed: a new id"
+        raise SettingError(line, "save_dataset")
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:

@@ -73,7 +73,6 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     Raises CheckpointError if there is no valid checkpoint of this program.
     """
     file = Path(path)
-    line = ""  # of an error
     if file.is_dir():
         # The folder may contain checkpoints, be a run, or contain runs, the newest of which counts.
         runs = [file, *reversed(version_folders(file))]
@@ -83,14 +82,13 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
             if runs_below := _runs_below(file):
                 names = ", ".join(runs_below[:_SHOWN])
                 line = f"folder {str(file)!r} is no run, but has {len(runs_below)} below it; allowed: one of {names}"
-        file = checkpoint_file or file
+            raise CheckpointError(line)
+        file = checkpoint_file
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
         if nearby_files := sorted(file.parent.glob("*.ckpt")):
             problem += f"; there is {nearby_files[0].name!r} beside it"
-        line = f"checkpoint {str(file)!r} {problem}"
-    if line:
-        raise CheckpointError(line)
+        raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     with checked_content(file, resume):
         checkpoint = _read(file)
         if resume and not checkpoint.run_state["whole"]:  # such as best.ckpt
