@@ -46,6 +46,7 @@ class Size:
     core_seeds: tuple[int, ...] = (30,)
     block: float = 2.0  # about how many seconds a contender runs
     generalisation: GeneralisationSize = GeneralisationSize(block=2.0)
+    compiled_seeds: int = 30  # on a GPU, measured with the setting `compile` too
 
 
 QUICK = Size((1, 2), (1, 2), (1,), (1,), 0.01, QUICK_GENERALISATION)
@@ -169,10 +170,11 @@ def generalisation_rows(name: str, devices: list[str], size: Size) -> dict[str, 
             continue
         for seeds in size.seeds if device == "cuda" else size.core_seeds:
             accelerator = "gpu" if device == "cuda" else "cpu"
-            group = group_of(name, seeds, size.generalisation, accelerator=accelerator)
-            key = f"{name}_{seeds}_{device}"
-            value = rate(group.epoch, group.agent, 1, 2, size, torch.device(device))
-            rows[key] = show(key, Result(value, "seed-steps/s"))
+            for compiled in (False, True) if device == "cuda" and seeds == size.compiled_seeds else (False,):
+                group = group_of(name, seeds, size.generalisation, accelerator=accelerator, compile=compiled)
+                key = f"{name}_{seeds}_{device}" + "_compiled" * compiled
+                value = rate(group.epoch, group.agent, 1, 3, size, torch.device(device))
+                rows[key] = show(key, Result(value, "seed-steps/s"))
     return rows
 
 
