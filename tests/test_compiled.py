@@ -113,7 +113,7 @@ CLIFF = "RN --gamename cliff --mode 2 --agent"
 TABLES = {
     "Q-learning": f"{CLIFF} QLearning",
     "count bonus, drawn": f"{CLIFF} QLearning --count_bonus 0.1 --vary_hp --num_envs 3",
-    "random ties": f"{CLIFF} QLearning --random_ties --eps_init 0.5 --eps_decay 0.9",
+    "random ties": f"{CLIFF} QLearning --random_ties --eps_init 0.5 --eps_decay 0.9 --anneal_lr",
     "SARSA": f"{CLIFF} SARSA --eps_fraction 0.7 --eps_init 1 --eps_min 0.1 --discount 0.7",
     "SARSA, executed": f"{CLIFF} SARSA --backup executed --random_ties --num_envs 2 --init_episodes 1",
     "a time limit as an end": f"{CLIFF} QLearning --truncation_ends --rn_terminal zero",

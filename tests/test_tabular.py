@@ -61,6 +61,18 @@ def test_ties_are_random_except_on_maps_with_results() -> None:
     assert not agent_settings(shipped, "SARSA", {}).random_ties
 
 
+def test_annealed_learning_rate_falls_linearly_to_zero() -> None:
+    """With alpha = 1/2, a reward of 1 moves a value of 0 by 1/2 in the first of four steps, then by 3/8, 2/8, 1/8."""
+    agent = make_agent(dataclasses.replace(GREEDY, anneal_lr=True, discount=0.0), seeds=[0])
+    agent.budget = 4
+    changes = []
+    for _ in range(4):
+        agent.flat_parameters.zero_()
+        step(agent, one_hot_obs(0), [0], one_hot_obs(1), [1], [1], [0])
+        changes.append(agent.flat_parameters[0, 0].item())
+    assert changes == [1 / 2, 3 / 8, 2 / 8, 1 / 8]
+
+
 def test_updates_by_hand() -> None:
     """alpha = gamma = 1/2. Member 0 moves from cell 0 by action 1 to cell 2, whose values are (4, 6): from 2 by half of
     3 + 6 / 2 - 2 = 4 to 4. For member 1 the episode terminates: by half of 3 - 2 = 1 to 2.5. The loss is the squared

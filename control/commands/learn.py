@@ -69,7 +69,7 @@ _MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # of a training in a slow environment
 _NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | _NORMALIZED,
-    "QLearning": {"lr": 0.1, "discount": 0.99},
+    "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.995},
 }
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
@@ -363,6 +363,8 @@ def _train_teacher(task: Task) -> dict[str, Any]:
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
     patience = math.ceil(_PATIENCE * num_evaluations)  # evaluations without a better one, which end the training
+    if settings.run.implementation == "QLearning" and task.score("probe", "constant").error > 0:
+        patience = num_evaluations  # noise hides that a table still improves, because its learning rate falls
     with task.progress() as watch:
         callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
         folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")

@@ -30,6 +30,7 @@ class Members(NamedTuple):
     planned: Array  # [M, E], the next actions; A if none is chosen yet
     cell: Array  # [M, E], cells before the current step
     lr: Array  # [M]
+    lr_factor: Array  # [T], factors on the learning rates
     discount: Array  # [M]
     episodes: Array  # [M], finished
     loss: Array  # [M]
@@ -79,6 +80,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         planned=unused_array if agent.planned is None else agent.planned.numpy(),
         cell=np.zeros((agent.members, agent.envs), np.int64),
         loss=loss.numpy(),
+        lr_factor=np.array([agent.lr_factor_at(agent.steps + t) for t in range(steps)], np.float32),
         by_episode=by_episode,
         by_step=by_step,
         count_bonus=float(agent.config.count_bonus),  # in float64, as in torch
@@ -184,7 +186,7 @@ def improve(agent, work, m, t):
         error = discounted_q + work.reward[e] - old_value
         if agent.episodes[m] >= agent.init_episodes:
             agent.loss[m] = error * error
-            values[m, work.entries[e]] = error * agent.lr[m] + old_value
+            values[m, work.entries[e]] = error * (agent.lr[m] * agent.lr_factor[t]) + old_value
         else:
             agent.loss[m] = np.nan
 
