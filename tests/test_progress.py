@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 import trainer
 from control.cli import progress as module
@@ -41,6 +42,16 @@ def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], m
     with progress("agents", enabled=False) as watch:
         assert watch is None and watch_part(watch, 0.0, 1.0) is None
     assert not capsys.readouterr().out
+
+
+def test_a_printed_row_draws_the_latest_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with contextlib.closing(Meter("epoch 1")) as meter:
+        meter.show(0.25, "epoch 1")  # too soon to draw it
+        tqdm.write("a row", stream)
+    assert "epoch 1:  25 %" in stream.getvalue().partition("a row")[2]
 
 
 @pytest.mark.parametrize("first", [0.0, 0.5])
