@@ -56,10 +56,11 @@ def test_a_printed_row_draws_the_latest_fraction(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("first", [0.0, 0.5])
 def test_time_left_follows_from_the_mean_speed_without_compilation(
-    first: float, monkeypatch: pytest.MonkeyPatch
+    first: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(module, "LINE_SECONDS", 15.0)
     with contextlib.closing(Meter("epoch")) as meter:
         meter.restart(first)
         assert meter.time_left(first) == "?" and meter.time_left(1.0) == "00:00"
@@ -68,6 +69,8 @@ def test_time_left_follows_from_the_mean_speed_without_compilation(
         now += 60
         assert meter.time_left(first + 0.1) == ("01:30" if first == 0 else "00:40")
         Meter.end_compiling()
+        meter.show(first + 0.1, "epoch")  # too soon for a line
+        assert "%" not in capsys.readouterr().out
         now += 10
         assert meter.time_left(first + 0.25) == ("01:00" if first == 0 else "00:20")
 

@@ -36,7 +36,7 @@ class Meter:
         self.bar: tqdm | None = None
         if sys.stderr.isatty():
             self.bar = tqdm(total=1.0, desc=label, bar_format="  {desc}", leave=False, dynamic_ncols=True)
-        self._last_shown = time.monotonic()
+        self._last_shown = self.seconds()
         self.restart()
         Meter._open.append(self)
 
@@ -97,9 +97,9 @@ class Meter:
             self.bar.bar_format = f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left_text} left"
         interval = LINE_SECONDS if self.bar is None else self.bar.mininterval
         is_silent = left_text == "?" or fraction >= 1
-        if time.monotonic() - self._last_shown < interval or (self.bar is None and is_silent):
+        if self.seconds() - self._last_shown < interval or (self.bar is None and is_silent):
             return
-        self._last_shown = time.monotonic()
+        self._last_shown = self.seconds()
         if self.bar is None:
             print(f"  {label}: {100 * fraction:.0f} %, {left_text} left", flush=True)
         else:
