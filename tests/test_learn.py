@@ -26,6 +26,7 @@ from envs.make import make_environment, stages_of
 from helpers import load_events
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
+from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams
 
@@ -129,6 +130,8 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     for damaged in ('{"settings": {', "[1, 2]", "5", '{"probe": {}}'):
         (folder / learn.RESULTS).write_text(damaged)
         assert trainer.main(words) == 2 and "cannot be read" in capsys.readouterr().err
+        with pytest.raises(SettingError, match=r"^'.*exam.json' cannot be read \((?!None)"):
+            _ = learn.Learned(folder, True).results
 
 
 @pytest.mark.usefixtures("one_learner")

@@ -251,8 +251,8 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         stages = dict(read_json(path))
         return dict(stages.pop("settings")), stages
     except (OSError, ValueError, TypeError, KeyError) as error:
-        line = f"resume is on, but {str(path)!r} cannot be read ({one_line(error)})"
-        raise SettingError(f"{line}; allowed: the file as it was, or a new run without --resume", "resume") from error
+        line = f"{str(path)!r} cannot be read ({one_line(error) or error})"
+        raise SettingError(f"{line}; allowed: the file as it was, or a new run, without --resume") from error
 
 
 def _run_stages(task: Task) -> bool:
