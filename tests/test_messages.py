@@ -52,7 +52,8 @@ train -> 'train' is not a flag; flags start with --
 --resume exp_dir/x -> resume is 'exp_dir/x'; allowed: true or false; it goes on with the newest run of the same...
 --gamename ALE/Breakout-v5 -> gamename is 'ALE/Breakout-v5': no module that was imported registers ids of ALE; give...
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? All: --help
---config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
+--config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder; allowed: a file of settings, such as...
+--config experiments/ddqn/search_dqn.yaml -> ...folder; did you mean 'experiments/ddqn/search_ddqn.yaml'?
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
 --resume --use_tune -> --resume has no effect with --use_tune
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
