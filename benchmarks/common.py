@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-# These lines must precede the imports of torch and of the project (hence E402 below).
+# ruff: noqa: E402  # these lines must precede the imports of torch and of the project
 os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-import pytorch_lightning as pl  # noqa: E402
+import pytorch_lightning as pl
 
-from control.cli.settings import RunConfig  # noqa: E402
-from control.loops.process import configure_process, configure_torch  # noqa: E402
+from control.cli.settings import RunConfig
+from control.loops.process import configure_process, configure_torch
 
 T = TypeVar("T")
 S = TypeVar("S")

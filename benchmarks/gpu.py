@@ -106,22 +106,23 @@ def on_device(device: torch.device) -> Iterator[dict[int, tuple[Any, Any]]]:
 def agent_loop(name: str, members: int, compiled: bool) -> StepLoop:
     """Return the loop of ``members`` agents on CartPole, on the CPU."""
     values = {"implementation": name, "gamename": "cartpole", "seed": 0, "num_seeds": members, "compiled": compiled}
-    # The declared types lack what these agents' loops and CartPole have, here and in `torch_rate`.
-    return build_loop(from_dict(values | AGENTS[name])).groups[0]  # type: ignore[attr-defined, no-any-return]
+    loop: Any = build_loop(from_dict(values | AGENTS[name]))  # its declared type has no groups
+    group: StepLoop = loop.groups[0]
+    return group
 
 
 def torch_rate(name: str, members: int, device: torch.device, size: Size) -> float:
     """Return the steps per second of all members in torch, with an agent past its first update."""
-    loop = agent_loop(name, members, compiled=False)
+    loop: Any = agent_loop(name, members, compiled=False)  # the declared type of its environment has no dynamics
     loop.agent.budget = 10**9
     with on_device(device) as sampling:
-        loop.environment.dynamics = loop.environment.dynamics.to(device)  # type: ignore[attr-defined]
-        loop.environment.device_dynamics = loop.environment.dynamics  # type: ignore[attr-defined]
+        loop.environment.dynamics = loop.environment.dynamics.to(device)
+        loop.environment.device_dynamics = loop.environment.dynamics
         for owner in (loop, loop.environment):
             for attribute, value in vars(owner).items():
                 if isinstance(value, Tensor):
                     setattr(owner, attribute, value.to(device))
-        loop.environment.device = device  # type: ignore[attr-defined]
+        loop.environment.device = device
         move(loop.agent, device, sampling)
         loop.agent.device = device
         return rate(loop.epoch_by_steps, loop.agent, 128 if name == "PPO" else 64, 300, size, device)

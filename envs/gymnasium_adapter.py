@@ -55,13 +55,18 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The lowest and the highest observation ``[*O]`` that the environment states."""
+        return torch.tensor(self._space.low).float(), torch.tensor(self._space.high).float()
+
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """Sample observations ``[M, count, O]`` that are uniform within their bounds. Return None if observations are
         no vectors, or if the absolute value of a bound is above 1e6."""
         space = self._space
         if len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
-        low, high = torch.tensor(space.low).float(), torch.tensor(space.high).float()
+        low, high = self.bounds
         return low + (high - low) * streams.uniform(count, len(low))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:

@@ -6,6 +6,7 @@ its constructor: ``FrozenLake-v1,is_slippery=false``.
 """
 
 import contextlib
+import difflib
 import functools
 import importlib
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 from models.settings import (
     INTEGER,
+    MAX_ITEMS,
     SettingError,
     allowed_clause,
     check,
@@ -414,11 +416,24 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
     # Ids are compared without the module, which would make all of them look similar.
-    similar_id = closest(env_id, gym_ids if module else [*GAMES, *gym_ids])
+    module_ids = _ids_of_module(module, gym_ids) if module else []
+    similar_id = closest(env_id, module_ids or (gym_ids if module else [*GAMES, *gym_ids]))
     suggestion = f"{module}:{similar_id}" if module else similar_id
     hint = f"; did you mean '{suggestion}'?" if similar_id else ""
-    listed = ", ".join([*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"])
-    return _name_error(name, allowed_clause(hint, listed))
+    listed = [*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"]
+    nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)
+    listed = [f"{module}:{gym_id}" for gym_id in nearest_ids] or listed
+    return _name_error(name, allowed_clause(hint, ", ".join(listed)))
+
+
+def _ids_of_module(module: str, gym_ids: Sequence[str]) -> list[str]:
+    """Return the Gymnasium ids whose environments are in the same package as ``module``."""
+    from gymnasium.envs.registration import registry
+
+    # An entry point is a class, or text such as "package.module:Class".
+    modules = {gym_id: getattr(entry := registry[gym_id].entry_point, "__module__", entry) for gym_id in gym_ids}
+    package = module.partition(".")[0]
+    return [gym_id for gym_id, name in modules.items() if re.split("[.:]", str(name))[0] == package]
 
 
 def first_line(error: BaseException) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from control.reports.figures import COLOURS, WIDTH, figure_panels, set_row_labels  # noqa: E402
-from experiments.comparison import (  # noqa: E402
+from control.reports.figures import COLOURS, WIDTH, figure_panels, set_row_labels
+from experiments.comparison import (
     Layout,
     add_look,
     figure_to_write,

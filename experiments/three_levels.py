@@ -7,6 +7,8 @@
 again with ``--seeds`` fresh seeds, under the same budget. ``--out`` draws a figure of each search in the file.
 """
 
+# ruff: noqa: E402  # `lean.load` precedes the imports of Lightning
+
 import json
 import sys
 import tempfile
@@ -20,13 +22,13 @@ from control.lightning import lean
 
 lean.load()
 
-from control.cli.parse import parse  # noqa: E402
-from control.cli.settings import Settings  # noqa: E402
-from control.commands.search_space import search_space, trial_settings  # noqa: E402
-from control.commands.trials import METRIC, SPACE, TRIALS, run_searches, with_trial_defaults  # noqa: E402
-from control.reports.figures import THEMES, FigureStyle, write_numbers  # noqa: E402
-from control.reports.search import importance_figure  # noqa: E402
-from experiments.comparison import run_script, script_flags  # noqa: E402
+from control.cli.parse import parse
+from control.cli.settings import Settings
+from control.commands.search_space import search_space, trial_settings
+from control.commands.trials import METRIC, SPACE, TRIALS, run_searches, with_trial_defaults
+from control.reports.figures import THEMES, FigureStyle, write_numbers
+from control.reports.search import importance_figure
+from experiments.comparison import run_script, script_flags
 
 FIRST_SEED = 1000  # of the comparison; trials have lower seeds
 REPORTED = ("searches", METRIC, "solved", "epoch", "env_steps")  # kept of a trial's metrics; Ray adds hosts and dates

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
 import trainer
 from envs.base import EnvironmentFault, Step
@@ -41,7 +41,12 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "NaN": ({"obs": np.float32([0, np.nan])}, "observation[1] is nan; it must be finite"),
     "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "KeyError: 'a'"),
     "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "TypeError: tuple indices must be"),
-    "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}), "IndexError: index 3"),
+    "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}),
+                        "observation['a'] is 3; expected a cell from 0 to 2"),
+    "below in a part": (gives(Tuple([PARTS]), [{"a": 0, "b": [0, 0]}], [{"a": -1, "b": [0, 0]}]),
+                        "observation[0]['a'] is -1; expected a cell from 0 to 2"),
+    "below in one of two": (gives(MultiDiscrete([3, 2]), [0, 0], [0, -1]),
+                            "observation is [0, -1]; expected a cell from [0 0] to [2 1]"),
     "below the first": (gives(Discrete(3), 0, -1), "observation is -1; expected a cell from 0 to 2"),
     "above the last": (gives(Discrete(3, start=1), 1, 4), "observation is 4; expected a cell from 1 to 3"),
     "rewards": ({"reward": np.ones(2)}, "reward is array([1., 1.]); expected a number"),

@@ -26,6 +26,7 @@ from envs.make import make_environment, stages_of
 from helpers import load_events
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
+from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams
 
@@ -46,6 +47,20 @@ class Corridor(gym.Env):
         return self.cell, float(self.cell == 5), self.cell == 5, False, {}
 
 
+class Metres(Corridor):
+    """Observes metres, but states the bounds of kilometres."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 1, (1,))
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
+        return np.float32([1000.0]), 0.0, False, False, {}
+
+    def reset(self, **options: Any) -> tuple[Any, dict]:
+        return np.float32([0.0]), {}
+
+
 class Noise(Corridor):
     """Pays random rewards, whatever the agent does."""
 
@@ -54,7 +69,7 @@ class Noise(Corridor):
         return cell, float(self.np_random.normal()), end, False, info
 
 
-for _name in ("Corridor", "Noise"):
+for _name in ("Corridor", "Metres", "Noise"):
     gym.register(f"{_name}-v0", f"test_learn:{_name}", max_episode_steps=12)
 gym.register("Endless-v0", "test_learn:Corridor")
 
@@ -129,17 +144,21 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     for damaged in ('{"settings": {', "[1, 2]", "5", '{"probe": {}}'):
         (folder / learn.RESULTS).write_text(damaged)
         assert trainer.main(words) == 2 and "cannot be read" in capsys.readouterr().err
+        with pytest.raises(SettingError, match=r"^'.*exam.json' cannot be read \((?!None)"):
+            _ = learn.Learned(folder, True).results
 
 
 @pytest.mark.usefixtures("one_learner")
-@pytest.mark.parametrize(("game", "policy"), [("Corridor-v0", "left"), ("Noise-v0", "right")])
+@pytest.mark.parametrize(("game", "policy"), [("Corridor-v0", "left"), ("Noise-v0", "right"), ("Metres-v0", "left")])
 def test_a_task_without_a_teacher_worth_cloning_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], game: str, policy: str
 ) -> None:
     status, folder = learned(tmp_path, f"test_learn:{game}", policy)
     assert status == 1
-    failure = "is (no|not clearly) better than random play: try another --teacher, in a new run. Mean returns: teacher "
-    assert re.search(failure, capsys.readouterr().out)
+    failure = "(than random play|nothing to learn): try another --teacher, in a new run. Mean returns: teacher "
+    printed = capsys.readouterr().out
+    assert re.search(failure, printed)
+    assert printed.count("warning: an observation has the number 1000, outside") == (game == "Metres-v0")
     assert "became" not in (folder / learn.PAGE).read_text()
     assert {path.name for path in folder.iterdir()} >= {"exam.json", "page.html"}
     assert not [*folder.glob("*.safetensors")]

@@ -86,6 +86,9 @@ def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
     assert best(logdir) == [225] and best(older) == [75] and best(newest, older) == [225, 75]
     assert [group.names[-1] for group in find_groups([newest, older])] == ["version_10", "version_9"]
     assert best(logdir, older) == [75], "a named version has priority over a newer one"
+    (newest / "config.yaml").write_text("gamename: procmaze,grid_size=5\n")
+    assert find_groups([newest])[0].names == ("procmaze,grid_size=5", "debug", "UDRL")
+    (newest / "config.yaml").unlink()
     plot([newest, older], out=logdir / "two.png")
     assert set(json.loads((logdir / "two.json").read_text())["groups"]) == {"version_10", "version_9"}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 import trainer
 from control.cli import progress as module
@@ -43,12 +44,23 @@ def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], m
     assert not capsys.readouterr().out
 
 
+def test_a_printed_row_draws_the_latest_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with contextlib.closing(Meter("epoch 1")) as meter:
+        meter.show(0.25, "epoch 1")  # too soon to draw it
+        tqdm.write("a row", stream)
+    assert "epoch 1:  25 %" in stream.getvalue().partition("a row")[2]
+
+
 @pytest.mark.parametrize("first", [0.0, 0.5])
 def test_time_left_follows_from_the_mean_speed_without_compilation(
-    first: float, monkeypatch: pytest.MonkeyPatch
+    first: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(module, "LINE_SECONDS", 15.0)
     with contextlib.closing(Meter("epoch")) as meter:
         meter.restart(first)
         assert meter.time_left(first) == "?" and meter.time_left(1.0) == "00:00"
@@ -57,6 +69,8 @@ def test_time_left_follows_from_the_mean_speed_without_compilation(
         now += 60
         assert meter.time_left(first + 0.1) == ("01:30" if first == 0 else "00:40")
         Meter.end_compiling()
+        meter.show(first + 0.1, "epoch")  # too soon for a line
+        assert "%" not in capsys.readouterr().out
         now += 10
         assert meter.time_left(first + 0.25) == ("01:00" if first == 0 else "00:20")
 

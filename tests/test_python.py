@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer
 import understudy
 from conftest import ROOT
+from control.cli.progress import Meter
 from control.cli.settings import RunConfig, Settings
 from control.commands import learn
 from control.commands.run import trained_loop
@@ -241,6 +242,18 @@ def test_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch: 
     fitting.fit_loop.max_epochs = 2
     fitting.fit(parted)
     assert not list(different(dict(parted.state_dict()), dict(full_module.state_dict())))
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_module_says_that_it_compiles(
+    verbose: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    module = module_of("QLearning")
+    module.verbose = verbose
+    monkeypatch.setattr(Meter, "_has_announced", False)
+    monkeypatch.setattr(module.loop, "compile_ahead", lambda: (Meter.begin_compiling(), Meter.end_compiling()))
+    lightning(tmp_path, 1).fit(module)
+    assert capsys.readouterr().out.count("compiling machine code") == verbose
 
 
 def test_proxy_module_steps_and_saves(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def cartpole_training(network: nn.Module, seed: int, steps: int, test_every: int
     """Train a plain DDQN on CartPole with the potential ``network``, with greedy tests every ``test_every`` steps."""
     settings = ddqn.PRESETS["recipe"]
     training = ddqn.PlainTraining(settings, seed)
-    training.environment = Rewarded(network, settings.discount)  # type: ignore[assignment]
+    training.environment = Rewarded(network, settings.discount)  # type: ignore[assignment]  # of the same methods
     training.obs = training.environment.reset()
     real: gym.Env = ddqn.cartpole()
     for _ in range(steps // test_every):

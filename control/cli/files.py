@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from control.cli.errors import missing_reason, single_errors
+from control.cli.errors import single_errors
 from control.cli.originals import from_original, is_original
+from control.cli.together import missing_hint
 from control.cli.words import check_text, pairs_of
 from models.settings import SettingError, raise_all
 
@@ -87,7 +88,7 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
             else:
                 content = yaml.load(text, _TextLoader)
     except FileNotFoundError:
-        problem = missing_reason(path)
+        problem = missing_hint(setting, path)
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "not a text file"
     except json.JSONDecodeError as error:

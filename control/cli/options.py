@@ -195,11 +195,8 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
         # An implementation that learns a proxy may have the setting only with another agent.
         subject = f"{implementation} with this agent" if implementation in owners else implementation
-        hint = (
-            "; with --learn, --teacher is the policy to clone"
-            if name == "start_from" and "teacher" in valid_flags
-            else ""
-        )
+        similar = valid_flags.get(HINTS.get(name, ""))  # of another command
+        hint = f"; with --{similar.command}, it is --{similar.name}" if similar else ""
         return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}{hint}")
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")

@@ -36,7 +36,7 @@ class Meter:
         self.bar: tqdm | None = None
         if sys.stderr.isatty():
             self.bar = tqdm(total=1.0, desc=label, bar_format="  {desc}", leave=False, dynamic_ncols=True)
-        self._last_shown = time.monotonic()
+        self._last_shown = self.seconds()
         self.restart()
         Meter._open.append(self)
 
@@ -69,7 +69,10 @@ class Meter:
             time.sleep(0.5)
             if (started := Meter._compiling_since) is None:
                 return
-            self._draw("  {desc}", f"{_COMPILING} ({tqdm.format_interval(time.monotonic() - started)})")
+            if self.bar is not None:
+                seconds = tqdm.format_interval(time.monotonic() - started)
+                self.bar.desc, self.bar.bar_format = f"{_COMPILING} ({seconds})", "  {desc}"
+                self.bar.refresh()
 
     def restart(self, fraction: float = 0.0) -> None:
         """Estimate the time left from the speed after this finished ``fraction``."""
@@ -88,23 +91,19 @@ class Meter:
         """Show the finished ``fraction`` of the work that ``label`` describes, if the last bar or line is old enough.
         Lines leave out the beginning and the end."""
         left_text = self.time_left(fraction)
+        if self.bar is not None:  # a printed row draws the bar again, also if it is not due here
+            self.bar.n, self.bar.desc = fraction, label
+            # The bar is three columns narrower than it could be, with room for "^C".
+            self.bar.bar_format = f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left_text} left"
         interval = LINE_SECONDS if self.bar is None else self.bar.mininterval
         is_silent = left_text == "?" or fraction >= 1
-        if time.monotonic() - self._last_shown < interval or (self.bar is None and is_silent):
+        if self.seconds() - self._last_shown < interval or (self.bar is None and is_silent):
             return
-        self._last_shown = time.monotonic()
+        self._last_shown = self.seconds()
         if self.bar is None:
             print(f"  {label}: {100 * fraction:.0f} %, {left_text} left", flush=True)
         else:
-            self.bar.n = fraction
-            # The bar is three columns narrower than it could be, with room for "^C".
-            self._draw(f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left_text} left", label)
-
-    def _draw(self, bar_format: str, label: str) -> None:
-        """Draw the bar with a ``label`` in a format of tqdm."""
-        assert self.bar is not None
-        self.bar.desc, self.bar.bar_format = label, bar_format
-        self.bar.refresh()
+            self.bar.refresh()
 
     def close(self) -> None:
         """Erase the bar."""

@@ -39,16 +39,21 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
         paths = [value] if isinstance(value, str) else dict.fromkeys(value)  # without repetitions
         for path in paths:
             if not os.path.exists(path) and path not in _words_for(name):
-                folder, base = os.path.split(path)
-                words = [] if folder else _words_for(name)  # a word is no part of a path
-                files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # no links to nothing
-                similar = closest(base, [*words, *files])
-                hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
-                if bandits := [word for word in words if word.endswith("-bandit")]:
-                    hint += f" ({', '.join(bandits)}, and others)"
-                if similar:
-                    hint = f"; did you mean {os.path.join(folder, similar)!r}?"
-                yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
+                yield SettingError(f"{name} is {path!r}: {missing_hint(name, path)}", name)
+
+
+def missing_hint(name: str, path: str) -> str:
+    """Return why the file ``path`` of the setting ``name`` is missing, and a similar file or the allowed values."""
+    folder, base = os.path.split(path)
+    words = [] if folder else _words_for(name)  # a word is no part of a path
+    files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # no links to nothing
+    similar = closest(base, [*words, *files])
+    hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
+    if bandits := [word for word in words if word.endswith("-bandit")]:
+        hint += f" ({', '.join(bandits)}, and others)"
+    if similar:
+        hint = f"; did you mean {os.path.join(folder, similar)!r}?"
+    return f"{missing_reason(path)}{hint}"
 
 
 def _words_for(name: str) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
+from control.cli.colour import paint, print_named, print_wrapped, verdict_text, warning, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_over_bar
 from control.cli.errors import one_line
 from control.cli.files import read_json
@@ -41,16 +41,17 @@ from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.board import show_learned
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.process import configure_process
-from control.loops.rollout import FunctionPolicy, play_episodes
+from control.loops.rollout import FunctionPolicy, play_episodes, rollout
 from control.reports.learned import FIGURE, write_page
 from control.reports.search import SOONER, quartiles
 from control.reports.stages import GOOD_FRACTION, PAGE, RESULTS, TEACHER, conclusion, returns_table, stage_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.run_dir import BANDIT
+from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment, spaces_of, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
-from models.contract import Policy
+from models.contract import Policy, RandomPolicy
 from models.proxies import files
 from models.proxies.search import load_presets
 from models.registry import default_config, parse_agents
@@ -73,6 +74,7 @@ _TEACHERS: dict[str, dict[str, Any]] = {
 }
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
+_CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
@@ -251,8 +253,8 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         stages = dict(read_json(path))
         return dict(stages.pop("settings")), stages
     except (OSError, ValueError, TypeError, KeyError) as error:
-        line = f"resume is on, but {str(path)!r} cannot be read ({one_line(error)})"
-        raise SettingError(f"{line}; allowed: the file as it was, or a new run without --resume", "resume") from error
+        line = f"{str(path)!r} cannot be read ({one_line(error) or error})"
+        raise SettingError(f"{line}; allowed: the file as it was, or a new run, without --resume") from error
 
 
 def _run_stages(task: Task) -> bool:
@@ -300,7 +302,16 @@ def _run_stages(task: Task) -> bool:
 
 
 def _measure_baselines(task: Task) -> dict[str, Any]:
-    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
+    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment. Warn if
+    random play of some steps observes numbers outside of the bounds that the environment states."""
+    with contextlib.closing(make_environment(task.game, 1, 1, time_limit=_CHECKED_STEPS)) as real:
+        if isinstance(real, GymnasiumEnvironment):
+            streams = Streams([derive_seed(task.seed, "bounds")])
+            obs = rollout(RandomPolicy(real.spaces, 1, streams), real, streams.episode_seeds(1)).obs
+            low, high = real.bounds
+            outside = obs[(obs < low) | (obs > high)]
+            if len(outside):
+                warning(f"an observation has the number {outside[0]:.4g}, outside of the bounds of {task.game}")
     started = time.perf_counter()
     with task.progress() as watch:
         baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)

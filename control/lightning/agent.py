@@ -9,6 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights
@@ -56,7 +57,8 @@ class AgentModule(RunModule):
         return [*super().configure_optimizers(), *agent_optimizers]
 
     def on_fit_start(self) -> None:
-        self.loop.compile_ahead()  # before any clock of the training starts
+        with progress("before the first epoch", self.verbose and self.watch is None):  # says so if it compiles
+            self.loop.compile_ahead()  # before any clock of the training starts
 
     def on_train_start(self) -> None:
         super().on_train_start()

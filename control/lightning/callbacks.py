@@ -88,11 +88,13 @@ class Progress(Callback):
         rate = (steps - self._row_steps) / (seconds - self._row_seconds)
         self._row_steps, self._row_seconds = steps, seconds
         last_epoch = _number_text(module, module.epochs or 0)
-        epoch = _number_text(module, module.epoch).rjust(len(last_epoch))
+        epoch = _number_text(module, module.epoch)
         times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self.meter.time_left(fraction)}
+        if self.meter.bar is not None:  # the printed row draws it again
+            self.meter.show(fraction, f"{module.unit} {epoch}")
         if module.legend and not self._table.widths:  # before the first row
             tqdm.write(paint(wrap_text(module.legend, sys.stdout), "dim", sys.stdout))
-        tqdm.write(self._table.text({module.unit: epoch} | module.columns() | times))
+        tqdm.write(self._table.text({module.unit: epoch.rjust(len(last_epoch))} | module.columns() | times))
         sys.stdout.flush()
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

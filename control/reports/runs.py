@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from control.cli.colour import note
+from control.cli.files import read_mapping
 from control.reports.statistics import Array
 from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
 from control.storage.run_dir import read_columns, version_folders
@@ -212,8 +213,8 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
 
 def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return the names (environment, experiment, implementation) and the version of the run with this metrics.csv, from
-    its path. A trial of a search for hyperparameters has a fourth name. The names of a copied run folder are only its
-    name, and its version is 0."""
+    its path. The environment is from config.yaml if there is one. A trial of a search for hyperparameters has a fourth
+    name. The names of a copied run folder are only its name, and its version is 0."""
     if path.name.endswith(SB3_FILES):
         return _sb3_names(path), 0
     _, *parts, _ = path.parts  # without the root and the file
@@ -225,6 +226,9 @@ def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
         if seed.startswith("tune" if trial else "seed_") and version.startswith("version_"):
             number_text = version.removeprefix("version_")
             number = int(number_text) if number_text.isdigit() else 0
+            with contextlib.suppress(UserError):  # no config.yaml, or a damaged one: the folder has the game's name
+                settings = read_mapping("plot", str(path.with_name("config.yaml")), "name: value")
+                game = str(settings.get("gamename", game))
             return (game, experiment, implementation, *trial), number
     return (path.parent.name,), 0
 

@@ -17,7 +17,7 @@ from models.settings import UserError
 from models.state import read_archive
 
 OURS = "understudy"
-FORMAT = 8  # the only format that this version reads
+FORMAT = 9  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
 _SHOWN = 12  # maximum number of runs that an error message lists
 _MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
@@ -116,7 +116,7 @@ def _read(file: Path) -> Checkpoint:
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
         problem = f"was not written by this program; allowed: {_ALLOWED}"
     elif content[OURS].get("format") != FORMAT:
-        problem = f"has format {content[OURS].get('format')}; this version reads format {FORMAT}"
+        problem = f"was written by another version: its format is {content[OURS].get('format')}, not {FORMAT}"
     elif not isinstance(content.get("loops", {}), dict):  # Lightning's counters
         problem = "is damaged (its loops are no mapping)"
     else:

@@ -70,7 +70,7 @@ def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Callable[[f
 
         def begin_commanded(target: float | None) -> Policy:
             sampler = "Greedy" if is_discrete else "Identity"
-            return transformer.as_stateful_wrapper(  # type: ignore[no-any-return]
+            return transformer.as_stateful_wrapper(  # type: ignore[no-any-return]  # d3rlpy is an optional package
                 target_return=max(returns) if target is None else target,
                 action_sampler=getattr(d3rlpy.algos, f"{sampler}TransformerActionSampler")(),
             ).predict

@@ -37,7 +37,8 @@ def solves(values: np.ndarray[Any, Any], moves: dict[int, dict[int, Any]]) -> bo
 def steps_until_solved(env: Env, seed: int, max_steps: int, random_ties: bool) -> float:
     """Train one agent and return the steps until it solves the task; infinity after ``max_steps``."""
     random, values = np.random.default_rng(seed), np.zeros((48, 4))
-    moves: Any = env.unwrapped.P  # type: ignore[attr-defined]
+    table_env: Any = env.unwrapped
+    moves = table_env.P
     steps, done, cell = 0, True, 36
     while steps < max_steps:
         if done:
