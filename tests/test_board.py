@@ -95,16 +95,6 @@ def test_histograms_leave_out_nan(tmp_path: Path) -> None:
     assert weights.step == 8 and weights.histogram_value.num == 2 and weights.histogram_value.sum == 4
 
 
-def test_a_resumed_run_has_the_latest_hyperparameters(tmp_path: Path) -> None:
-    for steps, epochs in ((0, 3), (300, 6), (600, 9)):
-        board = Board(tmp_path, steps)
-        board.add_hyperparameters({"epochs": epochs}, steps)
-        board.add_scalars({"x/y": epochs}, steps + 300)
-        board.writer.close()
-        assert logged_hyperparameters(tmp_path) == {"set.epochs": epochs}
-    assert [point.step for point in load_events(tmp_path).Scalars("x/y")] == [300, 600, 900]
-
-
 def test_events_of_a_resumed_run_follow_after_the_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

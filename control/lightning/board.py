@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
@@ -78,14 +76,7 @@ class Board:
             labels[label] = value if is_number and name != "seed" else as_word(value, ",")
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, _ = hparams(labels, {})
-        if steps:  # the run resumes; TensorBoard shows its first row, so this one is in a file before the others
-            folder = Path(self.writer.log_dir)
-            seconds = int(min(folder.glob("events.out.tfevents.*")).name.split(".")[3]) - 1
-            with open(folder / f"events.out.tfevents.{seconds:010d}.settings", "wb") as file:
-                for content in ({"file_version": "brain.Event:2"}, {"summary": start_summary}):
-                    RecordWriter(file).write(Event(wall_time=seconds, **content).SerializeToString())
-        else:
-            self.writer._get_file_writer().add_summary(start_summary)
+        self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_image(self, tag: str, path: Path, steps: int) -> None:
         """Add a picture or an animated GIF to the images of ``tag``, or its narrow drawing, which suits a card. Do
