@@ -301,17 +301,22 @@ def _run_stages(task: Task) -> bool:
     return not failures
 
 
-def _measure_baselines(task: Task) -> dict[str, Any]:
-    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment. Warn if
-    random play of some steps observes numbers outside of the bounds that the environment states."""
+def _check_bounds(task: Task) -> None:
+    """Warn if random play observes numbers outside of the bounds that the environment states."""
     with contextlib.closing(make_environment(task.game, 1, 1, time_limit=_CHECKED_STEPS)) as real:
-        if isinstance(real, GymnasiumEnvironment):
-            streams = Streams([derive_seed(task.seed, "bounds")])
-            obs = rollout(RandomPolicy(real.spaces, 1, streams), real, streams.episode_seeds(1)).obs
-            low, high = real.bounds
-            outside = obs[(obs < low) | (obs > high)]
-            if len(outside):
-                warning(f"an observation has the number {outside[0]:.4g}, outside of the bounds of {task.game}")
+        if not isinstance(real, GymnasiumEnvironment):
+            return
+        streams = Streams([derive_seed(task.seed, "bounds")])
+        obs = rollout(RandomPolicy(real.spaces, 1, streams), real, streams.episode_seeds(1)).obs
+        low, high = real.bounds
+    outside = obs[(obs < low) | (obs > high)]
+    if len(outside):
+        warning(f"an observation has the number {outside[0]:.4g}, outside of the bounds of {task.game}")
+
+
+def _measure_baselines(task: Task) -> dict[str, Any]:
+    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
+    _check_bounds(task)
     started = time.perf_counter()
     with task.progress() as watch:
         baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
