@@ -54,7 +54,7 @@ SLOW = (
     "exam.py", "clones.sh", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/run.sh",
     "experiments/policy_gradients/figure.py",
     *(f"experiments/model_generalisation/{name}" for name in ("run.sh", "figure.py", "parity.py", "small.yaml")),
-    "arms.py measure", "learning_curves.py measure", "robustness.py measure", "step_sizes.py measure",
+    "beside.py", "arms.py measure", "learning_curves.py measure", "robustness.py measure", "step_sizes.py measure",
 )  # fmt: skip
 
 
@@ -272,8 +272,9 @@ def test_slow_commands_run(page: Path, workplace: Path) -> None:
     slow = [command for command in commands(page) if any(word in command for word in SLOW)]
     reads = any(re.search(r"exp_dir/\S+/version_", command) for command in slow)  # runs of the quick commands
     for command in commands(page) if reads else slow:
-        # transfer.py needs the extra `bench`
-        possible = "transfer.py" not in command or importlib.util.find_spec("stable_baselines3") is not None
+        # These two need the extra `bench`.
+        needs_bench = re.search(r"(transfer|beside)\.py", command)
+        possible = not needs_bench or importlib.util.find_spec("stable_baselines3") is not None
         if possible and not command.startswith(SETUP) and (command in slow or command.startswith("python trainer.py")):
             run(scaled(command), workplace)
 
