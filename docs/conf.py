@@ -284,21 +284,23 @@ def _link_settings(app, document):
         item[0] += nodes.raw("", link, format="html")
 
 
+PHONE_LETTERS = 40  # of a table's row on a telephone
+
+
 def _classify_tables(app, document):
-    """Mark tables of sentences, which telephones show as a list, and long cells of others, which need some width."""
+    """Mark tables that are too wide for a telephone, which shows their rows as a list."""
     from docutils import nodes
 
     for table in document.findall(nodes.table):
+        num_columns = len(list(table.findall(nodes.colspec)))
         cells = [cell for body in table.findall(nodes.tbody) for cell in body.findall(nodes.entry)]
         lengths = [len(cell.astext()) for cell in cells]
-        if len(list(table.findall(nodes.colspec))) <= 3 and max(lengths) > 60 and sum(lengths) > 20 * len(cells):
+        if sum(max(lengths[i::num_columns]) for i in range(num_columns)) > PHONE_LETTERS:
             table["classes"].append("sentences")
             heads = [head.astext() for head in next(table.findall(nodes.thead)).findall(nodes.entry)]
             for i, cell in enumerate(cells):
                 if len(heads) > 2 and (column := i % len(heads)) and heads[column] and cell.astext():
                     cell[0].insert(0, nodes.inline("", f"{heads[column]}: ", classes=["column-name"]))
-        for cell, length in zip(cells, lengths, strict=True):
-            cell["classes"] += ["long"] * (length > 25)
 
 
 # Words of readers, for which a page has others.

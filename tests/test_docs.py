@@ -54,7 +54,7 @@ SLOW = (
     "exam.py", "clones.sh", "physics.py", "tuning.py", "compare.py", "experiments/policy_gradients/run.sh",
     "experiments/policy_gradients/figure.py",
     *(f"experiments/model_generalisation/{name}" for name in ("run.sh", "figure.py", "parity.py", "small.yaml")),
-    "arms.py measure", "learning_curves.py measure", "robustness.py measure", "step_sizes.py measure",
+    "beside.py", "arms.py measure", "learning_curves.py measure", "robustness.py measure", "step_sizes.py measure",
 )  # fmt: skip
 
 
@@ -272,8 +272,9 @@ def test_slow_commands_run(page: Path, workplace: Path) -> None:
     slow = [command for command in commands(page) if any(word in command for word in SLOW)]
     reads = any(re.search(r"exp_dir/\S+/version_", command) for command in slow)  # runs of the quick commands
     for command in commands(page) if reads else slow:
-        # transfer.py needs the extra `bench`
-        possible = "transfer.py" not in command or importlib.util.find_spec("stable_baselines3") is not None
+        # These two need the extra `bench`.
+        needs_bench = re.search(r"(transfer|beside)\.py", command)
+        possible = not needs_bench or importlib.util.find_spec("stable_baselines3") is not None
         if possible and not command.startswith(SETUP) and (command in slow or command.startswith("python trainer.py")):
             run(scaled(command), workplace)
 
@@ -287,7 +288,7 @@ def test_python_examples_run(page: Path, workplace: Path, small: None) -> None:
         for block in blocks(page, "python"):
             missing = "stable_baselines3" in block and importlib.util.find_spec("stable_baselines3") is None
             block = "\n".join(re.findall(r"^import .*", block, re.MULTILINE)) if missing else block
-            block = block.replace("max_episodes=640", "max_episodes=64").replace("learn(10_000)", "learn(500)")
+            block = block.replace("total_steps=50_000", "total_steps=2_000").replace("learn(10_000)", "learn(500)")
             block = block.replace('teacher_steps=100_000, only="exam"', 'teacher_steps=1_000, only="bandit"')
             if not re.match(r"# \S+\.py\n", block):
                 exec(compile(block, str(page), "exec"), names)

@@ -1,13 +1,15 @@
-"""The film at the top of the README: DDQN that trained on `cartpole-bandit` balances the pole for 500 steps. Beside it,
-DDQN that trained on CartPole plays as many episodes as fit into this time.
+"""The film at the top of the README: PPO of stable-baselines3, with its default settings, after 10,000 steps on
+`cartpole-bandit` balances the pole for 500 steps. Beside it, the same PPO after 10,000 steps on CartPole plays as many
+episodes as fit into this time.
 
     python experiments/synthetic_environments/beside.py --out exp_dir/beside.mp4
 
-The agents equal those of ``--film cartpole-bandit real --seed 0``. A GIF is written beside the mp4, and both again in
-the colours of a dark page: ``beside_dark``.
+The agents are those of seed 4 in docs/results/default_ppo.json, the median on CartPole. A GIF is written beside the
+mp4, and both again in the colours of a dark page: ``beside_dark``. The first second shows the last frame.
+
+Needs the `bench` extra.
 """
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,40 +20,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 
-from control.commands.evaluate import agent_settings
-from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.encoding import gif, mp4
 from control.films.pictures import Frame, captioned, side_by_side
 from control.reports.figures import INKS, PAPER, THEMES, check_writable
 from envs.make import make_environment
 from experiments.comparison import run_script, script_flags
-from experiments.proxies import load_proxy
-from models.contract import Policy
+from experiments.synthetic_environments.transfer import PROXIES, trained
 from models.streams import Streams
 
 STEPS = 500  # of the film
+TRAINING_STEPS = 10_000
+SEED = 4
 FALLEN = 14  # frames for which a fallen pole is shown
 LETTERS = 40  # height in pixels
 TOP, BOTTOM = 130, 350  # rows of a frame between which all happens
 FRAME_RATE = 50.0  # CartPole's steps in a second
 
 
-def train_policy(on_proxy: bool) -> Policy:
-    """Train DDQN for as many steps on the shipped bandit or on CartPole, and return its greedy policy."""
-    proxy = load_proxy("cartpole-bandit", "synthetic environment")
-    config = dataclasses.replace(
-        proxy.config, inner_steps=proxy.config.steps_in_use, inner_rule="budget", test_every=None
-    )
-    loop = InnerLoop(config, "DDQN", agent_settings(proxy, "DDQN", {}), proxy.game)
-    training = loop.begin(proxy.parameters[None] if on_proxy else None, fresh_seeds(0, "evaluation", count=1))
-    return loop.train_to_end(training).policy
-
-
 class Half:
-    """A half of the film: the episodes of ``policy``, one after another."""
+    """A half of the film: the episodes of an agent of stable-baselines3, one after another."""
 
-    def __init__(self, policy: Policy, caption: str):
-        self.policy, self.caption = policy, caption
+    def __init__(self, agent: Any, caption: str):
+        self.agent, self.caption = agent, caption
         self.environment: Any = make_environment("cartpole", 1, 1, render=True)
         self.seeds = Streams.from_name([0], "film").episode_seeds(STEPS)[0]
         self.episode = self.pause = 0  # frames left of the fallen pole
@@ -69,7 +59,8 @@ class Half:
             if not self.pause:
                 self.start()
             return
-        step = self.environment.step(self.policy.act(self.obs))
+        actions, _ = self.agent.predict(self.obs[0].numpy(), deterministic=True)
+        step = self.environment.step(torch.as_tensor(actions)[None])
         self.obs, self.step = step.obs, self.step + 1
         self.pause = FALLEN if step.done.item() else 0
 
@@ -101,16 +92,19 @@ def film(out: Path) -> None:
     paths = [out.with_stem(out.stem + end).with_suffix(".mp4") for end in ("", "_dark")]
     check_writable("out", *paths, *(path.with_suffix(".gif") for path in paths))
     halves = [
-        Half(train_policy(on_proxy), f"trained on {place}")
-        for on_proxy, place in ((True, "the network"), (False, "CartPole"))
+        Half(
+            trained("PPO by default", where, TRAINING_STEPS, SEED, PROXIES["bandit"], "CartPole-v1"),
+            f"trained on {place}",
+        )
+        for where, place in (("bandit", "the network"), ("real", "CartPole"))
     ]
     pictures = []
     for _ in range(STEPS):
         pictures.append(side_by_side([half.picture() for half in halves]))
         for half in halves:
             half.advance()
-    # The last frame is shown for a second.
-    pictures += [side_by_side([half.picture() for half in halves])] * round(FRAME_RATE)
+    # A page that does not play the film shows its first frame.
+    pictures = [side_by_side([half.picture() for half in halves])] * round(FRAME_RATE) + pictures
     for path, theme in zip(paths, THEMES, strict=True):
         with mp4(path, FRAME_RATE) as add_frame:
             for picture in pictures:
