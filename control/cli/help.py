@@ -22,18 +22,18 @@ from models.vocabulary import aliases_of
 
 SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts to the sources listed in a config.py
 # Their times are measured on one core.
-EXAMPLES = r"""train new agents on a learned CartPole, test them on the real one (seconds):
+EXAMPLES = r"""train an agent on CartPole with PPO (seconds):
+  python trainer.py --implementation PPO --gamename cartpole --total_steps 50000
+train new agents on a learned CartPole, test them on the real one (seconds):
   python trainer.py --eval_agent cartpole-bandit
 learn such a CartPole (1 minute):
   python trainer.py --implementation SE --gamename cartpole --proxy bandit \
-    --generations 30
+    --seed 0
 land on the moon with PPO, and film it (2 minutes):
   python trainer.py --implementation PPO --normalize_obs --normalize_reward \
     --target_return 250 --record
 teacher, learned environment, learned reward, and a page of results (2 minutes):
   python trainer.py --learn CartPole-v1
-an agent that follows commands lands on the moon (6 minutes):
-  python trainer.py --preset ranks --total_steps 1500000
 """
 _FIRST_SETTINGS = ("implementation", "gamename", "total_steps", "seed", "num_seeds", "exp_name", "record", "resume")
 _OPTIONS = (

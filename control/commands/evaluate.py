@@ -333,11 +333,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
     limit = run.time_limit or config.test_limit
-    goal = _described(settings, config).solved_reward
-    if goal is None:
-        goal = spaces_of(proxy.game, limit).max_return
+    solved_reward = _described(settings, config).solved_reward
+    goal = spaces_of(proxy.game, limit).max_return if solved_reward is None else solved_reward
     baselines = Baselines.measure(proxy.game, run.seed, limit)
-    verdict = baselines.judge(outcome.scores.numpy(), goal=goal, comparison=comparison)
+    verdict = baselines.judge(outcome.scores.numpy(), goal=goal, solved_reward=solved_reward, comparison=comparison)
     print()
     for line in filter(None, [footer, verdict_text(verdict.sentence, verdict.passed)]):
         print_wrapped(line)

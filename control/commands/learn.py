@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
-from control.cli.ending import INTERRUPTED, ending, print_over_bar
+from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
@@ -33,7 +33,7 @@ from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.run import Run
-from control.commands.summary import Command, command, path_text, show_next
+from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.commands.train import check_unchanged, train
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first_solved_test
@@ -194,7 +194,8 @@ def learn(settings: Settings) -> int:
     try:
         learned = learn_in_folder(settings)
     except KeyboardInterrupt:
-        print_over_bar("the same command with --resume goes on")
+        ending.print_interrupted()
+        show_next([], [resume_command(settings)])
         raise
     folder = learned.folder
     seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too

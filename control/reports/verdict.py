@@ -36,6 +36,7 @@ SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
 MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
 MOST_CONSTANTS = 9  # maximum number of constant actions that are tried
+NOT_SOLVED = "Not solved: "  # before the verdict about such agents
 _WAY = "of the way from random play to the teacher"
 
 
@@ -160,16 +161,23 @@ class Verdict(Baselines):
     """A comparison of fresh ``agents`` on the real environment with the baselines.
 
     Agents whose mean return reaches ``goal``, such as the environment's largest return, need not exceed the best
-    constant action. ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner.
+    constant action. The environment is solved by a mean return of ``solved_reward``, None if that is unknown.
+    ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner.
     ``advice`` names changes to try after a failure. ``comparison`` is one more sentence, such as a comparison with
     agents that trained with the task's reward.
     """
 
     agents: Score
     goal: float | None = None
+    solved_reward: float | None = None
     progress: tuple[Score, Score] | None = None
     advice: str = ""
     comparison: str = ""
+
+    @property
+    def solved(self) -> bool:
+        """Whether the agents reach ``solved_reward``; True if that is unknown."""
+        return self.solved_reward is None or self.agents.mean >= self.solved_reward
 
     @property
     def passed(self) -> bool:
@@ -186,8 +194,10 @@ class Verdict(Baselines):
 
     @property
     def sentence(self) -> str:
-        """The result of the comparison, the numbers that it compares and, if any, the further `comparison`."""
-        return f"{self._result_and_numbers} {self.comparison}".rstrip()
+        """The result of the comparison, the numbers that it compares and, if any, the further `comparison`. Begins
+        with `NOT_SOLVED` if the agents do not solve the environment."""
+        sentence = f"{self._result_and_numbers} {self.comparison}".rstrip()
+        return sentence if self.solved else f"{NOT_SOLVED}{sentence[0].lower()}{sentence[1:]}"
 
     @property
     def _result_and_numbers(self) -> str:
@@ -260,7 +270,7 @@ class Verdict(Baselines):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as data for JSON."""
-        return {"passed": self.passed, "sentence": self.sentence} | dataclasses.asdict(self)
+        return {"passed": self.passed, "solved": self.solved, "sentence": self.sentence} | dataclasses.asdict(self)
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
