@@ -130,7 +130,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
     """Draw the learning curve of a run or search, add it to TensorBoard, and return its file."""
-    figure = learning_curve(folder, dataclasses.replace(style_of(module.settings.run), narrow=bool(module.boards)))
+    figure = learning_curve(folder, style_of(module.settings.run))
     module.show_image("figures/curve", figure)
     return figure
 

@@ -280,8 +280,9 @@ def _run_stages(task: Task) -> bool:
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
         if verbose:
-            text = f"{task.results[name]['text']}{_time_left(task, names)}"
-            print_named(name, text, width=9)  # of the longest name, "teacher", and two blanks
+            first_clause, *_ = task.results[name]["text"].split("; ")  # the page has all of them
+            # The width is of the longest name, "teacher", and two blanks.
+            print_named(name, f"{first_clause}{_time_left(task, names)}", width=9)
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
@@ -292,11 +293,12 @@ def _run_stages(task: Task) -> bool:
     setup = {"seed": task.seed, "gamename": task.game} | task.changed_options
     show_learned(task.folder, setup, task.results, task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
-    if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
-        text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
-        print("\n" + paint(text, "bold", sys.stdout))
-        if "exam" in results:
-            print(f"\n{returns_table(results)}\n")
+    if verbose and "exam" in results:
+        print(f"\n{returns_table(results)}")
+    if verbose and (sentences := conclusion(results, with_returns=False)):
+        verdict = wrap_text(verdict_text(sentences[0], passed=not failures), sys.stdout)
+        print("\n" + paint(verdict, "bold", sys.stdout))
+        print_wrapped(" ".join(sentences[1:]) + "\n")
     return not failures
 
 

@@ -279,7 +279,7 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     is_good = verdict.get("passed", True) and verdict.get("solved", True)
     if not (finished and module.is_over()):
         commands.insert(0, resume_command(settings))
-    elif not is_good and isinstance(module, ProxyModule) and module.evolves and module.epoch == module.epochs:
+    elif not is_good and module.epoch == module.epochs > 1:  # a fit and a clone have one generation
         commands.insert(0, resume_command(settings, generations=2 * module.epoch))  # it may solve the task by then
     show_next(lines, commands, folder)
     return finished

@@ -15,7 +15,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import as_word
-from control.reports.figures import narrow_file
 from control.reports.stages import conclusion, race_scalars, stage_scalars
 from control.reports.tags import SYNTHETIC_STEPS, TAGS
 from models.settings import names_with
@@ -79,11 +78,9 @@ class Board:
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_image(self, tag: str, path: Path, steps: int) -> None:
-        """Add a picture or an animated GIF to the images of ``tag``, or its narrow drawing, which suits a card. Do
-        nothing for other files."""
+        """Add a picture or an animated GIF to the images of ``tag``. Do nothing for other files."""
         from PIL import Image
 
-        path = narrow if (narrow := narrow_file(path)).exists() else path
         if path.suffix not in (".gif", ".png") or not path.exists():
             return
         with Image.open(path) as picture:

@@ -20,7 +20,7 @@ from control.reports.plot import distinct_labels, draw, figure_of, file_stem
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import find_groups, short_path
 from control.reports.statistics import MIN_RUNS
-from control.reports.tables import Table, number_text, with_interval
+from control.reports.tables import NOT_SOLVED, Table, number_text, with_interval
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
@@ -129,7 +129,13 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     for group in judged:
         for folder in group.folders:
             if sentence := folder.scores.get("verdict"):
-                sentences.append(sentence if len(judged) == 1 else f"{group.label}: {sentence}")
+                if len(judged) == 1:  # the sentence before it begins with "Not solved"
+                    sentence = sentence.removeprefix(NOT_SOLVED)
+                    sentences.append(f"{sentence[0].upper()}{sentence[1:]}")
+                else:
+                    sentences.append(f"{group.label}: {sentence}")
+                if folder.may_go_on:
+                    sentences.append("More generations may help: the command with --resume is under Repeat.")
                 if not folder.scores["passed"]:
                     verdicts.add("failed")
     unfinished = [text for group in groups for text in group.unfinished]
@@ -301,12 +307,19 @@ def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
 
 
 def _commands(group: ReportGroup) -> list[str]:
-    """Return the commands that repeat the runs of a group, by flags if its settings are known."""
+    """Return the commands that repeat the runs of a group, by flags if its settings are known, and continue searches
+    that have not solved the task. `--learn` trains its teachers, so the command is on its page."""
     commands = []
     for folder in group.folders:
+        if folder.learn_page:
+            continue
         if folder.settings is not None:
             # A search sets `checkpoint_every` itself, so the setting is left out unless the user chose it.
-            commands.append(command_line(folder.settings, {"checkpoint_every"} - folder.setting_texts.keys()))
+            omitted = {"checkpoint_every"} - folder.setting_texts.keys()
+            commands.append(command_line(folder.settings, omitted))
+            if folder.may_go_on:
+                longer = folder.settings.replace(generations=2 * folder.settings.value("generations"))
+                commands.append(f"{command_line(longer, omitted)} --resume")
         elif config := folder.file("config.yaml"):
             commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")
     return commands

@@ -111,9 +111,18 @@ class RunFolder:
         try:
             results = read_json(path)
             verdict = results.get("verdict", {})
-            return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
+            texts = {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
+            return results["report"] | texts | {"unsolved": verdict.get("solved") is False}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether this is a search that ended after its ``generations`` without a solution."""
+        if self.settings is None or not self.settings.proxy or not self.scores:
+            return False
+        is_search = (self.settings.value("generations") or 0) > 1  # else a fit or a clone
+        return is_search and (self.scores["unsolved"] or not self.scores["passed"])
 
     @cached_property
     def held_out(self) -> dict[str, str]:

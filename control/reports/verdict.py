@@ -23,7 +23,7 @@ from torch import Tensor
 from control.cli.progress import Watch, watch_part
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
-from control.reports.tables import number_text, percent_text
+from control.reports.tables import NOT_SOLVED, number_text, percent_text
 from envs.base import Environment
 from envs.make import make_environment, spaces_of
 from models.spaces import Continuous, Discrete
@@ -36,7 +36,6 @@ SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
 MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
 MOST_CONSTANTS = 9  # maximum number of constant actions that are tried
-NOT_SOLVED = "Not solved: "  # before the verdict about such agents
 _WAY = "of the way from random play to the teacher"
 
 
