@@ -188,8 +188,8 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     lead = f"Not solved (475 or more): 3 new agents that trained on the synthetic environment return {mean}."
     iqm, low, high = (scores["report"][name] for name in ("iqm", "iqm_low", "iqm_high"))
     assert f" {iqm:.1f} [{low:.1f}, {high:.1f}] " in page.text
-    sentence = scores["verdict"]["sentence"].removeprefix("Not solved: a")
-    assert f"{lead} A{sentence} More generations may help" in page.text
+    sentence = scores["verdict"]["sentence"].removeprefix("Not solved. ")
+    assert f"{lead} {sentence} More generations may help" in page.text
     assert re.search("--generations 6 .*--resume", page.text)
     assert "last tenth of the generations" in page.text
     assert '<p class="conclusion bad">' in page.source

@@ -323,7 +323,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         if is_reward_network:
             comparison = reward_comparison(outcome, real_outcome, _described(settings, config))
         else:
-            footer = "agents make as many steps and updates on both; --real_steps N sets the steps on the real one"
+            footer = (
+                "agents have the same budget and settings on both, which suit the network; --real_steps N trains longer"
+            )
     elif options.real_baseline:
         # Agents with settings for the real environment train until they solve it, or for ``max_steps`` steps.
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS

@@ -295,7 +295,7 @@ def _run_stages(task: Task) -> bool:
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and "exam" in results:
         print(f"\n{returns_table(results)}")
-    if verbose and (sentences := conclusion(results, with_returns=False)):
+    if verbose and (sentences := conclusion(results)):
         verdict = wrap_text(verdict_text(sentences[0], passed=not failures), sys.stdout)
         print("\n" + paint(verdict, "bold", sys.stdout))
         print_wrapped(" ".join(sentences[1:]) + "\n")

@@ -110,10 +110,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         except StopNow:
             if verbose:
                 ending.print_interrupted()
-                if (folder / run_dir.LAST_CHECKPOINT).exists():
-                    show_next([], [resume_command(module.settings)])
-                else:
-                    note("no agent was saved before the first checkpoint; --checkpoint_every 1 saves sooner")
+                show_next([], [resume_command(module.settings)])
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started) and not stop.stop_requested
         if finished:  # everything is printed and written
@@ -275,12 +272,10 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
     if has_agent or (folder / PROXY_FILE).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
-    verdict = read_verdict(folder)  # {} for an agent
-    is_good = verdict.get("passed", True) and verdict.get("solved", True)
     if not (finished and module.is_over()):
         commands.insert(0, resume_command(settings))
-    elif not is_good and module.epoch == module.epochs > 1:  # a fit and a clone have one generation
-        commands.insert(0, resume_command(settings, generations=2 * module.epoch))  # it may solve the task by then
+    elif module.epoch == module.epochs != 1 and not read_verdict(folder).get("solved", True):
+        commands.insert(0, resume_command(settings, generations=2 * module.epoch))  # a search may need more
     show_next(lines, commands, folder)
     return finished
 

@@ -52,7 +52,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
         _price(results),
         env_id=env_id,
         results=results,
-        conclusion=(conclusion(results, with_returns=False), is_good),
+        conclusion=(conclusion(results), is_good),
         drawing=drawing,
         returns=returns_table(results) if "exam" in results else None,
         stages=_stages_table(results),

@@ -129,11 +129,9 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     for group in judged:
         for folder in group.folders:
             if sentence := folder.scores.get("verdict"):
-                if len(judged) == 1:  # the sentence before it begins with "Not solved"
-                    sentence = sentence.removeprefix(NOT_SOLVED)
-                    sentences.append(f"{sentence[0].upper()}{sentence[1:]}")
-                else:
-                    sentences.append(f"{group.label}: {sentence}")
+                # Of one group, the sentence before this one also says that it is not solved.
+                text = sentence.removeprefix(NOT_SOLVED) if len(judged) == 1 else f"{group.label}: {sentence}"
+                sentences.append(text)
                 if folder.may_go_on:
                     sentences.append("More generations may help: the command with --resume is under Repeat.")
                 if not folder.scores["passed"]:

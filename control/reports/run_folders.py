@@ -111,18 +111,17 @@ class RunFolder:
         try:
             results = read_json(path)
             verdict = results.get("verdict", {})
-            texts = {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
-            return results["report"] | texts | {"unsolved": verdict.get("solved") is False}
+            scores = {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
+            return results["report"] | scores | {"is_solved": verdict.get("solved", True)}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
     @property
     def may_go_on(self) -> bool:
-        """Whether this is a search that ended after its ``generations`` without a solution."""
-        if self.settings is None or not self.settings.proxy or not self.scores:
+        """Whether more generations may help a search, because it has not solved its task. A fit has one."""
+        if self.settings is None or self.scores.get("is_solved", True):
             return False
-        is_search = (self.settings.value("generations") or 0) > 1  # else a fit or a clone
-        return is_search and (self.scores["unsolved"] or not self.scores["passed"])
+        return (self.settings.value("generations") or 0) > 1
 
     @cached_property
     def held_out(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ made from the teacher's policy), `exam` (fresh agents train on it), `reward`, an
 Their results are data of JSON. A score is a dictionary of the fields of `control.reports.verdict.Score`.
 """
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,17 +31,15 @@ def stage_text(name: str, result: Mapping[str, Any]) -> str:
     return texts[name](result)
 
 
-def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[str]:
+def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
     that has one, how far the exam's agents came that trained on the task itself, the environment's cost in steps of the
-    task, and whether agents of the race learned sooner with the learned reward. It is empty without these.
-    ``with_returns=False`` leaves out the mean returns, which `returns_table` shows."""
+    task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
     # The last verdict, if any, divided into its sentences.
     sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
     if exam := results.get("exam"):
-        if not with_returns:
-            sentences = sentences[:1]  # the second has the mean returns
+        sentences = sentences[:1]  # the second has the mean returns, as `returns_table`
         steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
         cost = f"Teacher and bandit took {steps:,} steps of the task"
         if "real_steps" not in results["teacher"]:  # the steps of a teacher that the user provided are unknown
@@ -74,13 +73,16 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
 
 
 def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float, int]]]:
-    """Return the learning curves of `race` by the name of the reward. A point of a curve has the tag, the mean return
-    of the agents, and their steps. Empty without a race."""
+    """Return the learning curves of `race` by the name of the reward. A point of a curve has the tag, the mean or the
+    median return of the agents, and their steps. Empty without a race."""
     race = results.get("race", {"arms": {}})
     curves: dict[str, list[tuple[str, float, int]]] = {}
     for reward, arm in race["arms"].items():
-        means = [sum(returns) / len(returns) for returns in zip(*arm["curves"], strict=True)]  # [T]
-        curves[reward] = [("race/return_mean", mean, i * race["test_every"]) for i, mean in enumerate(means, 1)]
+        curves[reward] = []
+        for number, returns in enumerate(zip(*arm["curves"], strict=True), start=1):  # tests
+            steps = number * race["test_every"]
+            curves[reward] += [("race/return_mean", statistics.fmean(returns), steps)]
+            curves[reward] += [("race/return_median", statistics.median(returns), steps)]
     return curves
 
 
@@ -136,23 +138,9 @@ def _bandit_text(result: Mapping[str, Any]) -> str:
 
 
 def _exam_text(result: Mapping[str, Any]) -> str:
-    text = f"{_scores_text(result['agents'])} ({_count_text(result['agents'])})"
-    if result["real"]:
-        real = f"{_scores_text(result['real'])} ({_count_text(result['real'])})"
-        text += f"; after {result['steps']:,} steps on the task itself {real}"
-    return text
-
-
-def _scores_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the mean returns of kinds of agents, such as ``DDQN 500.0, PPO 498.2``."""
-    return ", ".join(f"{name} {number_text(score['mean'])}" for name, score in scores.items())
-
-
-def _count_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the number of agents of each kind, such as ``8 agents each``."""
-    count = next(iter(scores.values()))["count"]
-    agents = f"{count} agents" if count != 1 else "1 agent"
-    return agents if len(scores) == 1 else f"{agents} each"
+    means = [f"{name} {number_text(score['mean'])}" for name, score in result["agents"].items()]
+    count = next(iter(result["agents"].values()))["count"]
+    return f"{', '.join(means)} (means of {count} agents)"
 
 
 def _reward_text(result: Mapping[str, Any]) -> str:

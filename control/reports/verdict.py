@@ -174,11 +174,6 @@ class Verdict(Baselines):
     comparison: str = ""
 
     @property
-    def solved(self) -> bool:
-        """Whether the agents reach ``solved_reward``; True if that is unknown."""
-        return self.solved_reward is None or self.agents.mean >= self.solved_reward
-
-    @property
     def passed(self) -> bool:
         """Whether the agents are better than random play and the best constant action by two standard errors, and the
         winner of a search is better than its first generation. The agents may be only as good as the best constant
@@ -196,7 +191,8 @@ class Verdict(Baselines):
         """The result of the comparison, the numbers that it compares and, if any, the further `comparison`. Begins
         with `NOT_SOLVED` if the agents do not solve the environment."""
         sentence = f"{self._result_and_numbers} {self.comparison}".rstrip()
-        return sentence if self.solved else f"{NOT_SOLVED}{sentence[0].lower()}{sentence[1:]}"
+        is_solved = self.solved_reward is None or self.agents.mean >= self.solved_reward
+        return sentence if is_solved else f"{NOT_SOLVED}{sentence}"
 
     @property
     def _result_and_numbers(self) -> str:
@@ -269,7 +265,8 @@ class Verdict(Baselines):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as data for JSON."""
-        return {"passed": self.passed, "solved": self.solved, "sentence": self.sentence} | dataclasses.asdict(self)
+        solved = self.passed and not self.sentence.startswith(NOT_SOLVED)
+        return {"passed": self.passed, "solved": solved, "sentence": self.sentence} | dataclasses.asdict(self)
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
