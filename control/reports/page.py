@@ -16,7 +16,7 @@ from control.cli.words import command_line
 from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
-from control.reports.plot import distinct_labels, draw, figure_of, file_stem
+from control.reports.plot import distinct_labels, draw, figure_of
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import find_groups, short_path
 from control.reports.statistics import MIN_RUNS
@@ -48,10 +48,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     for path in paths:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
-    stem = "report"
-    if len(paths) > 1:
-        stem = file_stem("report", {group.names[0] for group in groups}, {group.label for group in groups})
-    target = output_file(out or Path(os.path.commonpath(paths)), "report_out", stem, ("html",))
+    target = output_file(out or Path(os.path.commonpath(paths)), "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
