@@ -257,27 +257,31 @@ def _pictures(folder: RunFolder) -> Iterator[Picture]:
 
 
 def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | None, Table]]:
-    """Return two tables by implementation: of the settings that differ between its groups or from their defaults, None
-    if there are none, and of all settings. Defaults are unknown for settings of another program or version."""
+    """Return two tables by implementation: of the settings that affect results and differ between its groups or from
+    their defaults, None if there are none, and of all settings. Defaults are unknown for settings of another program or
+    version."""
     implementations = [group.folders[0].setting_texts.get("implementation", group.label) for group in groups]
     tables_by_implementation = {}
     for implementation in dict.fromkeys(implementations):
         same_groups = [group for group, name in zip(groups, implementations, strict=True) if name == implementation]
         folders = [folder for group in same_groups for folder in group.folders]
         defaults: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
+        without_outcome = {*_NAMED}  # settings that do not affect results, and those that other sections name
         for folder in folders:
             if folder.settings is not None:
                 run = folder.settings.run  # environments may have different defaults
                 for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
                     meaning = SOURCES.sub("", flag.meta["help"])
                     defaults.setdefault(name, {})[setting_text(flag.default)] = meaning
+                    if not flag.meta["outcome"]:
+                        without_outcome.add(name)
         rows, changed_rows = [], []
         for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
             texts = [group.setting_text(name) for group in same_groups]
             meanings = defaults.get(name, {})
             rows.append([name, *texts, " / ".join(meanings) or "-", next(iter(meanings.values()), "-")])
             is_default = not meanings or set(texts) <= meanings.keys()  # without meanings, the default is unknown
-            if name not in _NAMED and (len(set(texts)) > 1 or not is_default):
+            if name not in without_outcome and (len(set(texts)) > 1 or not is_default):
                 changed_rows.append(rows[-1])
         labels = [group.label for group in same_groups] if len(same_groups) > 1 else ["value"]
         header = ["setting", *labels, "default", "meaning"]
