@@ -138,7 +138,7 @@ def test_a_task_without_a_teacher_worth_cloning_fails(
 ) -> None:
     status, folder = learned(tmp_path, f"test_learn:{game}", policy)
     assert status == 1
-    failure = r"is (no|not clearly) better than random play: try another --teacher, in a new run.\sMean returns: "
+    failure = "is (no|not clearly) better than random play: try another --teacher, in a new run. Mean returns: "
     assert re.search(failure, capsys.readouterr().out)
     assert "became" not in (folder / learn.PAGE).read_text()
     assert {path.name for path in folder.iterdir()} >= {"exam.json", "page.html"}

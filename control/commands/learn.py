@@ -296,9 +296,9 @@ def _run_stages(task: Task) -> bool:
     if verbose and "exam" in results:
         print(f"\n{returns_table(results)}")
     if verbose and (sentences := conclusion(results)):
-        verdict = wrap_text(verdict_text(sentences[0], passed=not failures), sys.stdout)
-        print("\n" + paint(verdict, "bold", sys.stdout))
-        print_wrapped(" ".join(sentences[1:]) + "\n")
+        sentence = " ".join(sentences if failures else sentences[:1])  # the page has the others
+        text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
+        print("\n" + paint(text, "bold", sys.stdout) + "\n")
     return not failures
 
 

@@ -49,7 +49,7 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
             ways = {name: (score["mean"] - random_play) / (goal - random_play) for name, score in exam["real"].items()}
             ways_text = ", ".join(f"{percent_text(way)} ({name})" for name, way in ways.items())
             sentences.append(f"On the task itself, agents come {ways_text} of the way in {exam['steps']:,} steps.")
-            cost += f", so the bandit pays if more than {steps // exam['steps']} agents train on it"
+            cost += f", so the bandit pays from agent number {steps // exam['steps'] + 1} on"
         sentences += [f"{cost}.", "Agents on the bandit do not exceed the teacher, whose policy it contains."]
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
