@@ -105,7 +105,7 @@ def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
     axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
     axis.scatter(means, range(len(scores)), c=colours, zorder=3)
     set_row_labels(axis, list(scores))
-    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task (blue: trained on the bandit)")
+    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(blue: trained on the bandit)")
     axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
 
 
@@ -121,5 +121,5 @@ def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
     axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle=":", label=goal_label)
     title = f"Race: {race['agents']} {race['agent']} agents on the task"
     axis.set(xlabel="thousand steps on the task", ylabel="median return", title=title)
-    axis.legend(loc="best")
+    axis.legend(loc="best", frameon=True, edgecolor="none")
     axis.locator_params(axis="x", nbins=5)
