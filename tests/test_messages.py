@@ -24,6 +24,8 @@ FLAGS = """
 --implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
 --preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks, obedient
 train -> 'train' is not a flag; flags start with --
+cartpole -> 'cartpole' is not a flag; flags start with --; did you mean '--gamename cartpole'?
+PPO --seed 1 -> 'PPO' is not a flag; flags start with --; did you mean '--implementation PPO'?
 --epochs 3 -seed=3 -> epochs is '3 -seed=3'; allowed: one value
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
 --batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000

@@ -188,7 +188,10 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     lead = f"Not solved (475 or more): 3 new agents that trained on the synthetic environment return {mean}."
     iqm, low, high = (scores["report"][name] for name in ("iqm", "iqm_low", "iqm_high"))
     assert f" {iqm:.1f} [{low:.1f}, {high:.1f}] " in page.text
-    assert f"{lead} {scores['verdict']['sentence']}" in page.text and "last tenth of the generations" in page.text
+    sentence = scores["verdict"]["sentence"].removeprefix("Not solved. ")
+    assert f"{lead} {sentence} More generations may help" in page.text
+    assert re.search("--generations 6 .*--resume", page.text)
+    assert "last tenth of the generations" in page.text
     assert '<p class="conclusion bad">' in page.source
     assert re.search(r"1 seed, [\d,]+ steps of all agents, [\d,]+ real steps", page.text)
     assert " worst solved training steps seed 1 3 19.2 " in page.text and " 0 % " in page.text

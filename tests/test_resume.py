@@ -100,7 +100,7 @@ def test_resume_of_a_finished_run_changes_nothing(
     assert trainer.main([word for word in flags(logdir, "--resume", **UDRL) if word not in without]) == 0
     output = capsys.readouterr().out
     steps = int(read_metrics(past_run / "metrics.csv")["env_steps"][-1])
-    assert f"5 epochs, {steps:,} environment steps" in output and "goes on from" not in output
+    assert f"5 epochs, {steps:,} environment steps" in output and "--resume" not in output
     new_files = contents(logdir)
     assert old_files.keys() == new_files.keys()
     for path in (past_run / "metrics.csv", past_run / "checkpoints" / "last.ckpt"):

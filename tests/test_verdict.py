@@ -59,6 +59,14 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
         {"agents": score(-140.0), "goal": -140.0}, True,
         "Agents are better than random play, and as good as the best constant action, which reaches the goal. ",
     ),
+    "not solved": (
+        {"agents": score(-110.0, 1.0), "solved_reward": -90.0}, True,
+        "Not solved. Agents are better than random play and than the best constant action. Mean returns: agents -110",
+    ),
+    "failed and not solved": (
+        {"agents": score(-171.0, 4.0), "solved_reward": -90.0}, False,
+        "Not solved. Agents are not clearly better than random play. ",
+    ),
     "no progress": (
         {"agents": score(20.0), "progress": (score(3.0, 0.5), score(3.9, 0.1)), "advice": "more --generations"}, False,
         "Agents are better than random play, but the search gained nothing: the winner is not clearly better than the "

@@ -35,7 +35,7 @@ class Ending:
         """Prepare for a new command in this process. Its exit status is `INTERRUPTED` until it has finished."""
         self.status = INTERRUPTED
         self.orderly = False
-        self.stop_requested = False
+        self.stop_requested = self.is_announced = False
         self.handled.clear()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -65,8 +65,9 @@ class Ending:
         os._exit(self.status)
 
     def print_interrupted(self) -> None:
-        """Print ``interrupted``, unless the command had finished before the signal."""
-        if self.status == INTERRUPTED:
+        """Print ``interrupted`` once, unless the command had finished before the signal."""
+        if self.status == INTERRUPTED and not self.is_announced:
+            self.is_announced = True
             print_over_bar("interrupted")
 
 

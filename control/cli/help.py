@@ -20,22 +20,23 @@ from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
-SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts to the sources listed in a config.py
+SOURCES = re.compile(r"(, as in| of)? \[[A-Z]\b[^]]*\]")  # references in help texts to sources, see a config.py
 # Their times are measured on one core.
-EXAMPLES = r"""train new agents on a learned CartPole, test them on the real one (seconds):
+EXAMPLES = r"""train an agent on CartPole with PPO (seconds):
+  python trainer.py --implementation PPO --gamename cartpole --total_steps 50000
+train new agents on a learned CartPole, test them on the real one (seconds):
   python trainer.py --eval_agent cartpole-bandit
 learn such a CartPole (1 minute):
   python trainer.py --implementation SE --gamename cartpole --proxy bandit \
-    --generations 30
+    --seed 0
 land on the moon with PPO, and film it (2 minutes):
   python trainer.py --implementation PPO --normalize_obs --normalize_reward \
     --target_return 250 --record
 teacher, learned environment, learned reward, and a page of results (2 minutes):
   python trainer.py --learn CartPole-v1
-an agent that follows commands lands on the moon (6 minutes):
-  python trainer.py --preset ranks --total_steps 1500000
 """
 _FIRST_SETTINGS = ("implementation", "gamename", "total_steps", "seed", "num_seeds", "exp_name", "record", "resume")
+_OFTEN_TUNED = ("lr", "num_envs", "rollout_steps", "batch_size", "discount")  # first in their section
 _OPTIONS = (
     ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
     ("--import MODULE,...", "import these first; a file can name no module itself"),
@@ -194,17 +195,17 @@ def _training_page(valid_flags: Flags, choices: Mapping[str, str], families: Seq
         listed = [flag for flag in listed if flag.meta["usual"] and flag.name not in notes]
     implementation = choices["implementation"]
     parts = [f"usage: python trainer.py --implementation {implementation} [--name value ...]\n"]
-    parts += [*_groups(listed, implementation, notes, families), _wrap(SYNTAX)]
-    # Explains tags such as [C] in the entries. A paragraph of the family's text begins with "Sources: ".
-    sources = re.search(r"^Sources: .+?(?=\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
+    parts += [*_groups(listed, implementation, notes, families if full else None), _wrap(SYNTAX)]
     defaults = f"Defaults are those with --gamename {choices['gamename']}."
-    parts += ["", _wrap(f"{defaults} {sources[0]}" if sources else defaults), ""]
     if full:
+        # Explains tags such as [C] in the entries. A paragraph of the family's text begins with "Sources: ".
+        sources = re.search(r"^Sources: .+?(?=\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
+        parts += ["", _wrap(f"{defaults} {sources[0]}" if sources else defaults), ""]
         return "\n".join([*parts, *_names()]).rstrip()
     hidden = len(valid_flags) - len(listed)
     line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this choice; "
-    line += f"--implementation {implementation} --help all lists them, and --help WORD finds them."
-    return "\n".join([*parts, _wrap(line)])
+    line += f"--implementation {implementation} --help all lists them, and --help WORD finds them, with ranges."
+    return "\n".join([*parts, "", _wrap(defaults), "", _wrap(line)])
 
 
 def _width() -> int:
@@ -218,12 +219,12 @@ def _wrap(text: str, indent: str = "") -> str:
 
 
 def _groups(
-    listed: Sequence[Flag], implementation: str, notes: Mapping[str, str], families: Sequence[str]
+    listed: Sequence[Flag], implementation: str, notes: Mapping[str, str], families: Sequence[str] | None
 ) -> list[str]:
     """Return the entries of the ``listed`` settings, with a heading for each section. The settings of the
     ``implementation`` are first, then the hyperparameters of the agents that it trains."""
     groups: dict[str, list[Flag]] = {}
-    for flag in listed:
+    for flag in sorted(listed, key=lambda flag: (*_OFTEN_TUNED, flag.name).index(flag.name)):
         groups.setdefault(flag.section, []).append(flag)
 
     def rank(section: str) -> tuple[bool, bool, bool, bool]:
@@ -250,7 +251,7 @@ def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dic
     return {name: f"no effect{reason}" for name, reason in flags_without_effect(settings, names, valid_flags)}
 
 
-def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str]) -> list[str]:
+def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str] | None) -> list[str]:
     """Return help entries for ``listed`` settings. ``notes`` (setting -> note) follow in brackets."""
     entries = []
     for flag in listed:
@@ -276,14 +277,17 @@ def _metavar(flag: Flag) -> str:
     return f"{single},..." if flag.kind.is_list else single
 
 
-def _explanation(flag: Flag, families: Sequence[str]) -> str:
-    """Return the help text of a flag, with default, allowed values and aliases in brackets."""
+def _explanation(flag: Flag, families: Sequence[str] | None) -> str:
+    """Return the help text of a flag, with default, allowed values and aliases in brackets. If ``families`` is None,
+    leave out ranges, aliases and sources."""
     notes = [f"default: {as_word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
     is_obvious = allowed_values.removesuffix("; or null") in OBVIOUS_VALUES
     is_text = allowed_values.startswith("text, ")  # its maximum length is left out
-    if not (is_obvious or is_text):
+    if not (is_obvious or is_text) and (families is not None or flag.meta["choices"]):
         notes.append(f"allowed: {allowed_values}")
+    if families is None:
+        return f"{SOURCES.sub('', flag.meta['help'])} ({'; '.join(notes)})"
     if flag.default is True:
         notes.append(f"off: --no_{flag.name}")
     aliases = aliases_of(flag.name, families)

@@ -8,6 +8,7 @@ from typing import Any
 
 from control.cli.options import Flag, flags_for_values
 from control.cli.settings import RETURN_COMMANDS, Settings, as_dict, end_setting
+from models.registry import implementations
 from models.settings import SettingError, allowed, format_value, parse_value, value_error
 
 Pair = tuple[str, list[Any]]
@@ -45,7 +46,11 @@ def split(argv: Sequence[str]) -> list[Pair]:
         elif pairs:
             pairs[-1][1].append(word)
         else:
-            raise SettingError(f"{word!r} is not a flag; flags start with --")
+            from envs.names import GAMES
+
+            name = "gamename" if word in GAMES else "implementation" if word in implementations() else ""
+            hint = f"; did you mean '--{name} {word}'?" if name else ""
+            raise SettingError(f"{word!r} is not a flag; flags start with --{hint}")
     check_text(pairs)
     return pairs
 

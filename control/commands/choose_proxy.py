@@ -105,14 +105,15 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{PROXY_FILE} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
-    yield from _score_lines(module, summary)
+    score_lines = dict(_score_lines(module, summary))
+    yield from score_lines.items()
     if not fit:
         tests_after = module.real_steps - search_steps
         yield "real steps", f"{search_steps:,}, and {tests_after:,} in the tests after the search"
     for board in module.boards:
         # With the tag of other agents and the training steps of an agent, the point is in their chart.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
-        board.writer.add_text("conclusion", verdict.sentence, int(module.env_steps[0]))
+        board.writer.add_text("conclusion", f"{verdict.sentence}\n\n{score_lines['score']}", int(module.env_steps[0]))
     if run.record:
         announce(module, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
@@ -129,7 +130,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
     """Draw the learning curve of a run or search, add it to TensorBoard, and return its file."""
-    figure = learning_curve(folder, dataclasses.replace(style_of(module.settings.run), narrow=bool(module.boards)))
+    figure = learning_curve(folder, style_of(module.settings.run))
     module.show_image("figures/curve", figure)
     return figure
 
@@ -157,7 +158,8 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
             task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)
         comparison = reward_comparison(outcome, task_outcome, config)
     returns = outcome.scores.numpy()
-    return baselines.judge(returns, goal=goal, progress=fitness, advice=advice, comparison=comparison)
+    details = {"goal": goal, "solved_reward": config.solved_reward, "progress": fitness, "advice": advice}
+    return baselines.judge(returns, comparison=comparison, **details)
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:

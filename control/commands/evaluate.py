@@ -323,7 +323,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         if is_reward_network:
             comparison = reward_comparison(outcome, real_outcome, _described(settings, config))
         else:
-            footer = "agents make as many steps and updates on both; --real_steps N sets the steps on the real one"
+            footer = (
+                "agents have the same budget and settings on both, which suit the network; --real_steps N trains longer"
+            )
     elif options.real_baseline:
         # Agents with settings for the real environment train until they solve it, or for ``max_steps`` steps.
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
@@ -333,11 +335,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
     limit = run.time_limit or config.test_limit
-    goal = _described(settings, config).solved_reward
-    if goal is None:
-        goal = spaces_of(proxy.game, limit).max_return
+    solved_reward = _described(settings, config).solved_reward
+    goal = spaces_of(proxy.game, limit).max_return if solved_reward is None else solved_reward
     baselines = Baselines.measure(proxy.game, run.seed, limit)
-    verdict = baselines.judge(outcome.scores.numpy(), goal=goal, comparison=comparison)
+    verdict = baselines.judge(outcome.scores.numpy(), goal=goal, solved_reward=solved_reward, comparison=comparison)
     print()
     for line in filter(None, [footer, verdict_text(verdict.sentence, verdict.passed)]):
         print_wrapped(line)

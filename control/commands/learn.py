@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import paint, print_named, print_wrapped, verdict_text, warning, wrap_text
-from control.cli.ending import INTERRUPTED, ending, print_over_bar
+from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
@@ -33,7 +33,7 @@ from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.run import Run
-from control.commands.summary import Command, command, path_text, show_next
+from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.commands.train import check_unchanged, train
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first_solved_test
@@ -198,7 +198,8 @@ def learn(settings: Settings) -> int:
     try:
         learned = learn_in_folder(settings)
     except KeyboardInterrupt:
-        print_over_bar("the same command with --resume goes on")
+        ending.print_interrupted()
+        show_next([], [resume_command(settings)])
         raise
     folder = learned.folder
     seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too
@@ -283,8 +284,9 @@ def _run_stages(task: Task) -> bool:
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
         if verbose:
-            text = f"{task.results[name]['text']}{_time_left(task, names)}"
-            print_named(name, text, width=9)  # of the longest name, "teacher", and two blanks
+            first_clause, *_ = task.results[name]["text"].split("; ")  # the page has all of them
+            # The width is of the longest name, "teacher", and two blanks.
+            print_named(name, f"{first_clause}{_time_left(task, names)}", width=9)
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
@@ -295,11 +297,12 @@ def _run_stages(task: Task) -> bool:
     setup = {"seed": task.seed, "gamename": task.game} | task.changed_options
     show_learned(task.folder, setup, task.results, task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
-    if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
+    if verbose and "exam" in results:
+        print(f"\n{returns_table(results)}")
+    if verbose and (sentences := conclusion(results)):
+        sentence = " ".join(sentences if failures else sentences[:1])  # the page has the others
         text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
-        print("\n" + paint(text, "bold", sys.stdout))
-        if "exam" in results:
-            print(f"\n{returns_table(results)}\n")
+        print("\n" + paint(text, "bold", sys.stdout) + "\n")
     return not failures
 
 

@@ -5,9 +5,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from control.cli.colour import paint, print_named, wrap_text
 from control.cli.settings import Settings
+from control.cli.words import command_line
 
 Command = Sequence[object]  # the words of a command after ``python``, or a command of TensorBoard
 TRAINER = Path(__file__).parents[2] / "trainer.py"
@@ -21,6 +23,15 @@ def command(settings: Settings, *words: object) -> Command:
     imports = ",".join(filter(None, modules))
     import_words = ("--import", imports) if imports else ()
     return (TRAINER, *import_words, *words)
+
+
+def resume_command(settings: Settings, **changes: Any) -> Command:
+    """Return the command that continues the run with these ``settings``, with ``changes`` of some of them."""
+    # If the user has not set these, the program chooses them.
+    chosen = {"implementation"} if settings.subcommand else {"checkpoint_every", "compiled"}
+    omitted = {"resume", *(chosen - settings.explicit_names), *(["gamename"] if settings.subcommand else [])}
+    _, _, *words = shlex.split(command_line(settings.replace(**changes), omitted))
+    return command(settings, *words, "--resume")
 
 
 def path_text(value: object, folder: Path | None = None) -> str:

@@ -14,11 +14,11 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
-from control.cli.ending import ending, print_over_bar
+from control.cli.ending import ending
 from control.cli.progress import Meter, progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
 from control.commands.choose_proxy import announce, draw_curve, finish_search, real_agents_text
-from control.commands.summary import Command, command, path_text, show_next
+from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.films.recording import check_recording, film, filmed_seed_text, returns_text
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
@@ -108,11 +108,9 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
                 run_callbacks = [*progress_callbacks, Recorder(folder), *callbacks, stop]
                 fit(module, folder, run_callbacks, board_folder=board_folder)
         except StopNow:
-            line = "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
-            if (folder / run_dir.LAST_CHECKPOINT).exists():
-                line = "cut short; the same command with --resume goes on from the last checkpoint"
             if verbose:
-                print_over_bar(line)
+                ending.print_interrupted()
+                show_next([], [resume_command(module.settings)])
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started) and not stop.stop_requested
         if finished:  # everything is printed and written
@@ -274,11 +272,11 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
     if has_agent or (folder / PROXY_FILE).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
+    if not (finished and module.is_over()):
+        commands.insert(0, resume_command(settings))
+    elif module.epoch == module.epochs != 1 and not read_verdict(folder).get("solved", True):
+        commands.insert(0, resume_command(settings, generations=2 * module.epoch))  # a search may need more
     show_next(lines, commands, folder)
-    if not module.is_over():
-        print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
-    elif not finished:
-        print("  the same command with --resume does what is left after training")
     return finished
 
 

@@ -242,10 +242,10 @@ class Search:
         if best and best[0].checkpoint:
             lines.append(("checkpoint", best[0].checkpoint))
             commands.append(command(self.settings, "--eval_agent", best[0].checkpoint))
-        show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
-            print(f"  --use_tune --resume {self.folder} goes on with the search")
+            commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))
+        show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         return 130 if interrupted else 0
 
     def _text(self, trial: Trial) -> str:

@@ -15,7 +15,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import as_word
-from control.reports.figures import narrow_file
 from control.reports.stages import conclusion, race_scalars, stage_scalars
 from control.reports.tags import SYNTHETIC_STEPS, TAGS
 from models.settings import names_with
@@ -70,20 +69,16 @@ class Board:
 
         labels: dict[str, Any] = {}
         for name, value in values.items():
-            label = _FIRST.get(name, f"set.{name}")
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            # A seed is a name. As a number, it would be shown as 25.000.
-            labels[label] = value if is_number and name != "seed" else as_word(value, ",")
+            # As a number, an integer would be shown as 25.000.
+            labels[_FIRST.get(name, f"set.{name}")] = value if isinstance(value, float) else as_word(value, ",")
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, _ = hparams(labels, {})
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_image(self, tag: str, path: Path, steps: int) -> None:
-        """Add a picture or an animated GIF to the images of ``tag``, or its narrow drawing, which suits a card. Do
-        nothing for other files."""
+        """Add a picture or an animated GIF to the images of ``tag``. Do nothing for other files."""
         from PIL import Image
 
-        path = narrow if (narrow := narrow_file(path)).exists() else path
         if path.suffix not in (".gif", ".png") or not path.exists():
             return
         with Image.open(path) as picture:
@@ -135,7 +130,7 @@ def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, A
             board.add_hyperparameters({"implementation": "learn", **setup})
             board.add_image("returns", figure, 0)
             stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
-            board.writer.add_text("conclusion", "\n".join([*conclusion(results, with_returns=False), "", *stages]))
+            board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", *stages]))
         board.writer.close()
 
 

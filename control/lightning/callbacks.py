@@ -23,7 +23,7 @@ from control.cli.progress import Meter, RowTable, Watch
 from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
+from control.reports.tags import EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
@@ -126,8 +126,8 @@ class RunLog(Callback):
         for member, key in enumerate(self._keys(module)):
             values = {tag: column[member] for tag, column in columns.items()}
             rows.append(key | {GRADIENT_STEPS: module.gradient_steps} | values)
-            if module.boards:  # here, epoch and steps are scalars like the values
-                scalars = {EPOCH: module.epoch, ENV_STEPS: key["env_steps"]} | values
+            if module.boards:  # here, the epoch is a scalar like the values
+                scalars = {EPOCH: module.epoch} | values
                 if isinstance(module, AgentModule):
                     scalars[GRADIENT_STEPS] = module.gradient_steps
                 module.boards[member].add_scalars(scalars, key["env_steps"])

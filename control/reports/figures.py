@@ -194,7 +194,7 @@ def figure_panels(
     """Context manager that yields the axes of a figure with panels in ``cells`` (`rows`), and writes its `figure_files`
     at the end of the block. ``size`` is the width and height of all panels in inches; title, legend and note are added
     to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are hidden if they have no data. One legend
-    serves all panels. A PNG stores the SHA-256 of the file ``numbers`` as its metadata ``Numbers``."""
+    serves all panels that have none. A PNG stores the SHA-256 of the file ``numbers`` as its metadata ``Numbers``."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -261,7 +261,7 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
     title = textwrap.fill(title, int(_TITLE_LETTERS * width))
     note = textwrap.fill(note, int(_NOTE_LETTERS * width))
     handles: dict[str, Any] = {}  # label -> line of the first panel with this label
-    for axis in axes:
+    for axis in [axis for axis in axes if axis.get_legend() is None]:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     column_letters = max(map(len, handles), default=0) + _HANDLE_LETTERS

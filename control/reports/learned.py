@@ -49,10 +49,10 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     page = render_page(
         "learned.html.j2",
         f"Learned environment and reward of {env_id}",
-        "{} steps of the task, {} CPU seconds".format(*_sums(results)),
+        _price(results),
         env_id=env_id,
         results=results,
-        conclusion=(conclusion(results, with_returns=False), is_good),
+        conclusion=(conclusion(results), is_good),
         drawing=drawing,
         returns=returns_table(results) if "exam" in results else None,
         stages=_stages_table(results),
@@ -61,6 +61,14 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     )
     atomic_write_text(folder / PAGE, page)
     return folder / PAGE
+
+
+def _price(results: Mapping[str, Any]) -> str:
+    """Return the steps in the task for each purpose, and the CPU seconds of all stages together, as text."""
+    steps = {name: results.get(name, {}).get("real_steps", 0) for name in ("teacher", "bandit", "reward")}
+    steps["tests"] = sum(result.get("real_steps", 0) for result in results.values()) - sum(steps.values())
+    steps_text = ", ".join(f"{name} {count:,}" for name, count in steps.items() if count)
+    return f"Steps of the task: {steps_text}; {_sums(results)[1]} CPU seconds"
 
 
 def _sums(results: Mapping[str, Any]) -> tuple[str, str]:
@@ -97,7 +105,7 @@ def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
     axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
     axis.scatter(means, range(len(scores)), c=colours, zorder=3)
     set_row_labels(axis, list(scores))
-    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task")
+    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(blue: trained on the bandit)")
     axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
 
 
@@ -111,6 +119,7 @@ def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
         axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to teacher"
     axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle=":", label=goal_label)
-    title = f"{race['agents']} agents, {race['agent']}"
+    title = f"Race: {race['agents']} {race['agent']} agents on the task"
     axis.set(xlabel="thousand steps on the task", ylabel="median return", title=title)
+    axis.legend(loc="best", frameon=True, edgecolor="none")
     axis.locator_params(axis="x", nbins=5)

@@ -16,11 +16,11 @@ from control.cli.words import command_line
 from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
-from control.reports.plot import distinct_labels, draw, figure_of, file_stem
+from control.reports.plot import distinct_labels, draw, figure_of
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import find_groups, short_path
 from control.reports.statistics import MIN_RUNS
-from control.reports.tables import Table, number_text, with_interval
+from control.reports.tables import NOT_SOLVED, Table, number_text, with_interval
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
@@ -48,10 +48,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     for path in paths:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
-    stem = "report"
-    if len(paths) > 1:
-        stem = file_stem("report", {group.names[0] for group in groups}, {group.label for group in groups})
-    target = output_file(out or Path(os.path.commonpath(paths)), "report_out", stem, ("html",))
+    target = output_file(out or Path(os.path.commonpath(paths)), "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
@@ -129,7 +126,11 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     for group in judged:
         for folder in group.folders:
             if sentence := folder.scores.get("verdict"):
-                sentences.append(sentence if len(judged) == 1 else f"{group.label}: {sentence}")
+                # Of one group, the sentence before this one also says that it is not solved.
+                text = sentence.removeprefix(NOT_SOLVED) if len(judged) == 1 else f"{group.label}: {sentence}"
+                sentences.append(text)
+                if folder.may_go_on:
+                    sentences.append("More generations may help: the command with --resume is under Repeat.")
                 if not folder.scores["passed"]:
                     verdicts.add("failed")
     unfinished = [text for group in groups for text in group.unfinished]
@@ -256,27 +257,31 @@ def _pictures(folder: RunFolder) -> Iterator[Picture]:
 
 
 def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | None, Table]]:
-    """Return two tables by implementation: of the settings that differ between its groups or from their defaults, None
-    if there are none, and of all settings. Defaults are unknown for settings of another program or version."""
+    """Return two tables by implementation: of the settings that affect results and differ between its groups or from
+    their defaults, None if there are none, and of all settings. Defaults are unknown for settings of another program or
+    version."""
     implementations = [group.folders[0].setting_texts.get("implementation", group.label) for group in groups]
     tables_by_implementation = {}
     for implementation in dict.fromkeys(implementations):
         same_groups = [group for group, name in zip(groups, implementations, strict=True) if name == implementation]
         folders = [folder for group in same_groups for folder in group.folders]
         defaults: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
+        without_outcome = {*_NAMED}  # settings that do not affect results, and those that other sections name
         for folder in folders:
             if folder.settings is not None:
                 run = folder.settings.run  # environments may have different defaults
                 for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
                     meaning = SOURCES.sub("", flag.meta["help"])
                     defaults.setdefault(name, {})[setting_text(flag.default)] = meaning
+                    if not flag.meta["outcome"]:
+                        without_outcome.add(name)
         rows, changed_rows = [], []
         for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
             texts = [group.setting_text(name) for group in same_groups]
             meanings = defaults.get(name, {})
             rows.append([name, *texts, " / ".join(meanings) or "-", next(iter(meanings.values()), "-")])
             is_default = not meanings or set(texts) <= meanings.keys()  # without meanings, the default is unknown
-            if name not in _NAMED and (len(set(texts)) > 1 or not is_default):
+            if name not in without_outcome and (len(set(texts)) > 1 or not is_default):
                 changed_rows.append(rows[-1])
         labels = [group.label for group in same_groups] if len(same_groups) > 1 else ["value"]
         header = ["setting", *labels, "default", "meaning"]
@@ -301,12 +306,19 @@ def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
 
 
 def _commands(group: ReportGroup) -> list[str]:
-    """Return the commands that repeat the runs of a group, by flags if its settings are known."""
+    """Return the commands that repeat the runs of a group, by flags if its settings are known, and continue searches
+    that have not solved the task. `--learn` trains its teachers, so the command is on its page."""
     commands = []
     for folder in group.folders:
+        if folder.learn_page:
+            continue
         if folder.settings is not None:
             # A search sets `checkpoint_every` itself, so the setting is left out unless the user chose it.
-            commands.append(command_line(folder.settings, {"checkpoint_every"} - folder.setting_texts.keys()))
+            omitted = {"checkpoint_every"} - folder.setting_texts.keys()
+            commands.append(command_line(folder.settings, omitted))
+            if folder.may_go_on:
+                longer = folder.settings.replace(generations=2 * folder.settings.value("generations"))
+                commands.append(f"{command_line(longer, omitted)} --resume")
         elif config := folder.file("config.yaml"):
             commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")
     return commands

@@ -144,7 +144,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
         groups = find_groups(run_dirs)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         figure, folder = figure_of(groups), Path(os.path.commonpath(made_from))
-    stem = file_stem("plot", _environments(figure.arms), {arm.label for arm in figure.arms}, style)
+    stem = _file_stem(_environments(figure.arms), {arm.label for arm in figure.arms}, style)
     target = figures.figure_file(out or folder, style=style, stem=stem)
     figures.check_writable("plot_out", target)
     numbers_path = earlier_json or target.with_suffix(".json")
@@ -255,11 +255,11 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
     return sorted({arm.names[0] for arm in arms})
 
 
-def file_stem(kind: str, games: Collection[str], labels: Collection[str], style: FigureStyle = DEFAULT_STYLE) -> str:
-    """Return the name of a file, without its suffix, from its ``kind``, the environments and the labels of the groups,
-    such as ``plot_lunarlander_RCP-A_UDRL``. If there are many, the name has their number instead. A dark theme and a
+def _file_stem(games: Collection[str], labels: Collection[str], style: FigureStyle) -> str:
+    """Return the name of a figure's file, without its suffix, from the environments and the labels of the groups, such
+    as ``plot_lunarlander_RCP-A_UDRL``. If there are many, the name has their number instead. A dark theme and a
     logarithmic axis are added to the name."""
-    words = [kind]
+    words = ["plot"]
     words += sorted(games) if len(games) <= 3 else [f"{len(games)}_environments"]
     words += sorted(labels) if len(labels) <= 4 else [f"{len(labels)}_groups"]
     if style.theme == "dark":

@@ -111,9 +111,17 @@ class RunFolder:
         try:
             results = read_json(path)
             verdict = results.get("verdict", {})
-            return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
+            scores = {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
+            return results["report"] | scores | {"is_solved": verdict.get("solved", True)}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether more generations may help a search, because it has not solved its task. A fit has one."""
+        if self.settings is None or self.scores.get("is_solved", True):
+            return False
+        return (self.settings.value("generations") or 0) > 1
 
     @cached_property
     def held_out(self) -> dict[str, str]:

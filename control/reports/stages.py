@@ -5,6 +5,7 @@ made from the teacher's policy), `exam` (fresh agents train on it), `reward`, an
 Their results are data of JSON. A score is a dictionary of the fields of `control.reports.verdict.Score`.
 """
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and t
 
 
 def stage_text(name: str, result: Mapping[str, Any]) -> str:
-    """Return the ``result`` of the stage ``name`` as text for a terminal."""
+    """Return the ``result`` of the stage ``name`` as text. Its first clause ends with a semicolon."""
     texts = {
         "probe": _probe_text,
         "teacher": _teacher_text,
@@ -30,34 +31,26 @@ def stage_text(name: str, result: Mapping[str, Any]) -> str:
     return texts[name](result)
 
 
-def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[str]:
+def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
-    that has one, the mean returns of the exam's agents that trained on the task itself, the environment's cost in steps
-    of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these.
-    ``with_returns=False`` leaves out the numbers that `returns_table` shows."""
+    that has one, how far the exam's agents came that trained on the task itself, the environment's cost in steps of the
+    task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
     # The last verdict, if any, divided into its sentences.
     sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
     if exam := results.get("exam"):
-        if not with_returns:
-            sentences = sentences[:1]  # the second has the mean returns
-        scores = _scores_text(exam["real"])
-        if scores and with_returns:
-            sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
+        sentences = sentences[:1]  # the second has the mean returns, as `returns_table`
         steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
-        # The steps of a teacher that the user provided are unknown.
-        excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
-        cost = f"{steps:,} steps of the task{excluded}"
-        if scores:
-            random_play, goal = (
-                results[stage][name]["mean"] for stage, name in (("probe", "random"), ("teacher", "score"))
-            )
+        cost = f"Teacher and bandit took {steps:,} steps of the task"
+        if "real_steps" not in results["teacher"]:  # the steps of a teacher that the user provided are unknown
+            cost = f"Beside the teacher's, the bandit took {steps:,} steps of the task"
+        if exam["real"]:
+            random_play, goal = results["probe"]["random"]["mean"], results["teacher"]["score"]["mean"]
             ways = {name: (score["mean"] - random_play) / (goal - random_play) for name, score in exam["real"].items()}
             ways_text = ", ".join(f"{percent_text(way)} ({name})" for name, way in ways.items())
-            cost += (
-                f", as many as {steps / exam['steps']:.0f} agents on the task itself, which come {ways_text} of the way"
-            )
-        sentences.append(f"The bandit took {cost}; agents that train on it take none.")
+            sentences.append(f"On the task itself, agents come {ways_text} of the way in {exam['steps']:,} steps.")
+            cost += f", so the bandit pays from agent number {steps // exam['steps'] + 1} on"
+        sentences += [f"{cost}.", "Agents on the bandit do not exceed the teacher, whose policy it contains."]
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")
@@ -80,13 +73,16 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
 
 
 def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float, int]]]:
-    """Return the learning curves of `race` by the name of the reward. A point of a curve has the tag, the mean return
-    of the agents, and their steps. Empty without a race."""
+    """Return the learning curves of `race` by the name of the reward. A point of a curve has the tag, the mean or the
+    median return of the agents, and their steps. Empty without a race."""
     race = results.get("race", {"arms": {}})
     curves: dict[str, list[tuple[str, float, int]]] = {}
     for reward, arm in race["arms"].items():
-        means = [sum(returns) / len(returns) for returns in zip(*arm["curves"], strict=True)]  # [T]
-        curves[reward] = [("race/return_mean", mean, i * race["test_every"]) for i, mean in enumerate(means, 1)]
+        curves[reward] = []
+        for number, returns in enumerate(zip(*arm["curves"], strict=True), start=1):  # tests
+            steps = number * race["test_every"]
+            curves[reward] += [("race/return_mean", statistics.fmean(returns), steps)]
+            curves[reward] += [("race/return_median", statistics.median(returns), steps)]
     return curves
 
 
@@ -138,32 +134,18 @@ def _teacher_text(result: Mapping[str, Any]) -> str:
 def _bandit_text(result: Mapping[str, Any]) -> str:
     score = result["score"]
     returns = f"its policy returns {number_text(score['mean'])} in {score['count']} new episodes"
-    return f"{returns}, {percent_text(result['fraction'])} of the way from random play to the teacher"
+    return f"{returns}; {percent_text(result['fraction'])} of the way from random play to the teacher"
 
 
 def _exam_text(result: Mapping[str, Any]) -> str:
-    text = f"{_scores_text(result['agents'])} ({_count_text(result['agents'])})"
-    if result["real"]:
-        real = f"{_scores_text(result['real'])} ({_count_text(result['real'])})"
-        text += f"; after {result['steps']:,} steps on the task itself {real}"
-    return text
-
-
-def _scores_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the mean returns of kinds of agents, such as ``DDQN 500.0, PPO 498.2``."""
-    return ", ".join(f"{name} {number_text(score['mean'])}" for name, score in scores.items())
-
-
-def _count_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the number of agents of each kind, such as ``8 agents each``."""
-    count = next(iter(scores.values()))["count"]
-    agents = f"{count} agents" if count != 1 else "1 agent"
-    return agents if len(scores) == 1 else f"{agents} each"
+    means = [f"{name} {number_text(score['mean'])}" for name, score in result["agents"].items()]
+    count = next(iter(result["agents"].values()))["count"]
+    return f"{', '.join(means)} (means of {count} agents)"
 
 
 def _reward_text(result: Mapping[str, Any]) -> str:
-    variance = f"{percent_text(result['explained_variance'])} of their variance explained"
-    return f"the teacher's returns from {result['real_steps']:,} steps, {variance}"
+    variance = f"explains {percent_text(result['explained_variance'])} of the variance of the teacher's returns"
+    return f"{variance}; from {result['real_steps']:,} steps"
 
 
 def _race_text(result: Mapping[str, Any]) -> str:
@@ -178,10 +160,9 @@ def _race_text(result: Mapping[str, Any]) -> str:
     for arm in (learned, baseline):
         never = f"in no test of {result['steps']:,} steps"
         moments.append(never if arm["median"] is None else f"after {arm['median']:,.0f} steps")
-    text = f"{agents} {goal} {moments[0]} with the learned reward, and {moments[1]} with the task's"
-    if not result["gain"]:
-        text = f"no clear gain: {text}"
-    elif baseline["median"] is not None:
-        text += f": {baseline['median'] / learned['median']:.1f} times sooner"
+    gain = "sooner with the learned reward" if result["gain"] else "no clear gain"
+    if result["gain"] and baseline["median"] is not None:
+        gain = f"{baseline['median'] / learned['median']:.1f} times {gain}"
+    text = f"{gain}; {agents} {goal} {moments[0]} with the learned reward, and {moments[1]} with the task's"
     late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(baseline['late'])}"
     return f"{text}; {late} (discounts {learned['discount']} and {baseline['discount']})"

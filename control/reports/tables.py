@@ -12,6 +12,7 @@ from control.reports.runs import Group, return_tags
 from control.reports.statistics import interval, iqm
 from control.reports.tags import RUNNING_MEAN, TAGS, of_search
 
+NOT_SOLVED = "Not solved. "  # begins the verdict about agents that do not solve the environment
 AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from control.cli.progress import Watch, watch_part
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
-from control.reports.tables import number_text, percent_text
+from control.reports.tables import NOT_SOLVED, number_text, percent_text
 from envs.base import Environment
 from envs.make import make_environment, spaces_of
 from models.spaces import Continuous, Discrete
@@ -160,13 +160,15 @@ class Verdict(Baselines):
     """A comparison of fresh ``agents`` on the real environment with the baselines.
 
     Agents whose mean return reaches ``goal``, such as the environment's largest return, need not exceed the best
-    constant action. ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner.
+    constant action. The environment is solved by a mean return of ``solved_reward``, None if that is unknown.
+    ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner.
     ``advice`` names changes to try after a failure. ``comparison`` is one more sentence, such as a comparison with
     agents that trained with the task's reward.
     """
 
     agents: Score
     goal: float | None = None
+    solved_reward: float | None = None
     progress: tuple[Score, Score] | None = None
     advice: str = ""
     comparison: str = ""
@@ -186,8 +188,11 @@ class Verdict(Baselines):
 
     @property
     def sentence(self) -> str:
-        """The result of the comparison, the numbers that it compares and, if any, the further `comparison`."""
-        return f"{self._result_and_numbers} {self.comparison}".rstrip()
+        """The result of the comparison, the numbers that it compares and, if any, the further `comparison`. Begins
+        with `NOT_SOLVED` if the agents do not solve the environment."""
+        sentence = f"{self._result_and_numbers} {self.comparison}".rstrip()
+        is_solved = self.solved_reward is None or self.agents.mean >= self.solved_reward
+        return sentence if is_solved else f"{NOT_SOLVED}{sentence}"
 
     @property
     def _result_and_numbers(self) -> str:
@@ -260,7 +265,8 @@ class Verdict(Baselines):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as data for JSON."""
-        return {"passed": self.passed, "sentence": self.sentence} | dataclasses.asdict(self)
+        solved = self.passed and not self.sentence.startswith(NOT_SOLVED)
+        return {"passed": self.passed, "solved": solved, "sentence": self.sentence} | dataclasses.asdict(self)
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
