@@ -105,7 +105,7 @@ def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
     axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
     axis.scatter(means, range(len(scores)), c=colours, zorder=3)
     set_row_labels(axis, list(scores))
-    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(blue: trained on the bandit)")
+    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(coloured: trained on the bandit)")
     axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
 
 
