@@ -65,12 +65,13 @@ def test_annealed_learning_rate_falls_linearly_to_zero() -> None:
     """With alpha = 1/2, a reward of 1 moves a value of 0 by 1/2 in the first of four steps, then by 3/8, 2/8, 1/8."""
     agent = make_agent(dataclasses.replace(GREEDY, anneal_lr=True, discount=0.0), seeds=[0])
     agent.budget = 4
-    changes = []
+    changes, rates = [], []
     for _ in range(4):
         agent.flat_parameters.zero_()
         step(agent, one_hot_obs(0), [0], one_hot_obs(1), [1], [1], [0])
         changes.append(agent.flat_parameters[0, 0].item())
-    assert changes == [1 / 2, 3 / 8, 2 / 8, 1 / 8]
+        rates.append(agent.status()["train/learning_rate"].item())
+    assert changes == rates == [1 / 2, 3 / 8, 2 / 8, 1 / 8]
 
 
 def test_updates_by_hand() -> None:

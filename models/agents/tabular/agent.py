@@ -152,12 +152,15 @@ class Agent(EpsilonGreedy, InnerAgent):
         next_q = next_values.gather(2, next_action.unsqueeze(2)).squeeze(2)  # [M, 1]
         old_q = self.flat_parameters.gather(1, entry)
         td_error = discount * self.discount.unsqueeze(1) * next_q + reward - old_q
-        previous_steps = self.steps - 1  # `act` has already counted the current one
-        lr = self.lr.unsqueeze(1) * self.lr_factor_at(previous_steps)
-        new_q = td_error * lr + old_q
+        new_q = td_error * (self.lr.unsqueeze(1) * self.lr_factor) + old_q
         learning = self.learning().unsqueeze(1)
         self.flat_parameters.scatter_(1, entry, torch.where(learning, new_q, old_q))
         return td_error.square().masked_fill(~learning, torch.nan).squeeze(1)
+
+    @property
+    def lr_factor(self) -> float:
+        """The factor on the learning rates in the latest step, or in the first one before any step."""
+        return self.lr_factor_at(max(0, self.steps - 1))
 
     def lr_factor_at(self, steps: int) -> float:
         """Return the factor on the learning rates in the step after ``steps`` steps in each environment."""
