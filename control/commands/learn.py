@@ -284,9 +284,11 @@ def _run_stages(task: Task) -> bool:
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
         if verbose:
-            first_clause, *_ = task.results[name]["text"].split("; ")  # the page has all of them
+            text = task.results[name]["text"]
+            if name != only:  # the page has the details
+                text, *_ = text.split("; ")
             # The width is of the longest name, "teacher", and two blanks.
-            print_named(name, f"{first_clause}{_time_left(task, names)}", width=9)
+            print_named(name, f"{text}{_time_left(task, names)}", width=9)
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
