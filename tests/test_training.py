@@ -17,7 +17,8 @@ from gymnasium.envs.registration import EnvSpec
 
 import trainer
 from conftest import Finished
-from control.commands.summary import TRAINER, show_next
+from control.cli.settings import from_dict
+from control.commands.summary import TRAINER, resume_command, show_next
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints
 from control.loops.episodes import EpisodeLoop
@@ -275,6 +276,14 @@ def test_signal_stops_after_the_current_epoch(
     assert "3 epochs," in captured.out and re.search(r"next:\n  .* --resume\n", captured.out)
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
     assert load_run_state(folder)["epoch"] == 3
+    assert trainer.main(flags(logdir, "--no_checkpoint", exp_name="nothing_saved")) == 130
+    assert "--resume" not in capsys.readouterr().out
+
+
+def test_command_that_resumes_does_not_reload() -> None:
+    settings = from_dict({"implementation": "PPO", "gamename": "cartpole", "reload": "last.ckpt", "lr": 0.5})
+    words = " ".join(map(str, resume_command(settings)))
+    assert "--lr 0.5" in words and words.endswith("--resume") and "--reload" not in words
 
 
 def test_second_ctrl_c_stops_at_once(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,11 @@ def split(argv: Sequence[str]) -> list[Pair]:
         else:
             from envs.names import GAMES
 
-            name = "gamename" if word in GAMES else "implementation" if word in implementations() else ""
-            hint = f"; did you mean '--{name} {word}'?" if name else ""
+            known = {name.lower(): f"--implementation {name}" for name in implementations()}
+            known |= {name.lower(): f"--gamename {name}" for name in GAMES}
+            if re.search(r"-v\d+$", word):  # an id of Gymnasium
+                known[word.lower()] = f"--gamename {word}"
+            hint = f"; did you mean '{known[word.lower()]}'?" if word.lower() in known else ""
             raise SettingError(f"{word!r} is not a flag; flags start with --{hint}")
     check_text(pairs)
     return pairs

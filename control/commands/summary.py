@@ -29,7 +29,7 @@ def resume_command(settings: Settings, **changes: Any) -> Command:
     """Return the command that continues the run with these ``settings``, with ``changes`` of some of them."""
     # If the user has not set these, the program chooses them.
     chosen = {"implementation"} if settings.subcommand else {"checkpoint_every", "compiled"}
-    omitted = {"resume", *(chosen - settings.explicit_names), *(["gamename"] if settings.subcommand else [])}
+    omitted = {"resume", "reload", *(chosen - settings.explicit_names), *(["gamename"] if settings.subcommand else [])}
     _, _, *words = shlex.split(command_line(settings.replace(**changes), omitted))
     return command(settings, *words, "--resume")
 

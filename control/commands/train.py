@@ -110,13 +110,21 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         except StopNow:
             if verbose:
                 ending.print_interrupted()
-                show_next([], [resume_command(module.settings)])
+                _show_continuation(module.settings, folder)
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started) and not stop.stop_requested
         if finished:  # everything is printed and written
             passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
             ending.status = 0 if passed else 1
     return finished
+
+
+def _show_continuation(settings: Settings, folder: Path) -> None:
+    """Print the command that continues an interrupted run, or how to save a checkpoint sooner if it has none."""
+    if (folder / run_dir.LAST_CHECKPOINT).exists():
+        show_next([], [resume_command(settings)])
+    elif not settings.run.no_checkpoint:
+        note("no checkpoint was saved yet; --checkpoint_every 1 saves sooner")
 
 
 def _print_heading(module: RunModule, folder: Path) -> None:
@@ -272,7 +280,7 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
     if has_agent or (folder / PROXY_FILE).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
-    if not (finished and module.is_over()):
+    if not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists():
         commands.insert(0, resume_command(settings))
     elif module.epoch == module.epochs != 1 and not read_verdict(folder).get("solved", True):
         commands.insert(0, resume_command(settings, generations=2 * module.epoch))  # a search may need more

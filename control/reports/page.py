@@ -130,7 +130,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
                 text = sentence.removeprefix(NOT_SOLVED) if len(judged) == 1 else f"{group.label}: {sentence}"
                 sentences.append(text)
                 if folder.may_go_on:
-                    sentences.append("More generations may help: the command with --resume is under Repeat.")
+                    sentences.append("More generations may help: repeat it with --resume and more --generations.")
                 if not folder.scores["passed"]:
                     verdicts.add("failed")
     unfinished = [text for group in groups for text in group.unfinished]
@@ -306,8 +306,8 @@ def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
 
 
 def _commands(group: ReportGroup) -> list[str]:
-    """Return the commands that repeat the runs of a group, by flags if its settings are known, and continue searches
-    that have not solved the task. `--learn` trains its teachers, so the command is on its page."""
+    """Return the commands that repeat the runs of a group, by flags if its settings are known. `--learn` trains its
+    teachers, so the command is on its page."""
     commands = []
     for folder in group.folders:
         if folder.learn_page:
@@ -316,9 +316,6 @@ def _commands(group: ReportGroup) -> list[str]:
             # A search sets `checkpoint_every` itself, so the setting is left out unless the user chose it.
             omitted = {"checkpoint_every"} - folder.setting_texts.keys()
             commands.append(command_line(folder.settings, omitted))
-            if folder.may_go_on:
-                longer = folder.settings.replace(generations=2 * folder.settings.value("generations"))
-                commands.append(f"{command_line(longer, omitted)} --resume")
         elif config := folder.file("config.yaml"):
             commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")
     return commands

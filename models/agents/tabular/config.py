@@ -41,7 +41,9 @@ class Config(Intrinsic):
         maximum=1,
         perturbed=True,
     )
-    anneal_lr: bool = setting(False, "lower lr linearly to 0 over the originally planned run; for random moves")
+    anneal_lr: bool = setting(
+        False, "lower lr linearly to 0 over the originally planned run; helps if moves are random"
+    )
     discount: float = setting(0.8, "discount of later rewards [F]", minimum=0, maximum=1)
     count_bonus: float = setting(
         0.0, "b of the bonus b / sqrt(n) on a reward, with n the visits of state and action [B]", minimum=0
