@@ -48,11 +48,11 @@ def split(argv: Sequence[str]) -> list[Pair]:
         else:
             from envs.names import GAMES
 
-            known = {name.lower(): f"--implementation {name}" for name in implementations()}
-            known |= {name.lower(): f"--gamename {name}" for name in GAMES}
+            suggestions = {name.lower(): f"--implementation {name}" for name in implementations()}
+            suggestions |= {name.lower(): f"--gamename {name}" for name in GAMES}
             if re.search(r"-v\d+$", word):  # an id of Gymnasium
-                known[word.lower()] = f"--gamename {word}"
-            hint = f"; did you mean '{known[word.lower()]}'?" if word.lower() in known else ""
+                suggestions[word.lower()] = f"--gamename {word}"
+            hint = f"; did you mean '{suggestions[word.lower()]}'?" if word.lower() in suggestions else ""
             raise SettingError(f"{word!r} is not a flag; flags start with --{hint}")
     check_text(pairs)
     return pairs

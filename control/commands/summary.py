@@ -27,9 +27,10 @@ def command(settings: Settings, *words: object) -> Command:
 
 def resume_command(settings: Settings, **changes: Any) -> Command:
     """Return the command that continues the run with these ``settings``, with ``changes`` of some of them."""
-    # If the user has not set these, the program chooses them.
-    chosen = {"implementation"} if settings.subcommand else {"checkpoint_every", "compiled"}
-    omitted = {"resume", "reload", *(chosen - settings.explicit_names), *(["gamename"] if settings.subcommand else [])}
+    # If the user has not set these, the program determines them.
+    automatic = {"implementation"} if settings.subcommand else {"checkpoint_every", "compiled"}
+    omitted = {"resume", "reload", *(automatic - settings.explicit_names)}
+    omitted |= {"gamename"} if settings.subcommand else set()
     _, _, *words = shlex.split(command_line(settings.replace(**changes), omitted))
     return command(settings, *words, "--resume")
 
