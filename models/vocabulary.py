@@ -67,7 +67,7 @@ HINTS = {"device": "accelerator",
     "lambda": "td_lambda", "track": "logger", "capture_video": "record", "cuda": "accelerator",
     "num_minibatches": "batch_size", "clip_vloss": "clip_range_vf",
     "policy_lr": "lr", "q_lr": "lr", "gradient_steps": "updates_per_step", "target_network_frequency": "tau",
-    "target_update_interval": "tau", "start_from": "teacher",
+    "target_update_interval": "tau",
 }  # fmt: skip
 """Names that are not accepted -> the setting that error messages suggest instead."""
 ORIGINAL_GAMES = ("ProcMaze", "OpenGrid", "ButtonGrid", "PanFlute")

@@ -27,6 +27,7 @@ train -> 'train' is not a flag; flags start with --
 cartpole -> 'cartpole' is not a flag; flags start with --; did you mean '--gamename cartpole'?
 CartPole-v1 -> 'CartPole-v1' is not a flag; flags start with --; did you mean '--gamename CartPole-v1'?
 ppo --seed 1 -> 'ppo' is not a flag; flags start with --; did you mean '--implementation PPO'?
+--implementation PPO --start_form x -> --start_form is unknown; see --help
 PPO --seed 1 -> 'PPO' is not a flag; flags start with --; did you mean '--implementation PPO'?
 --epochs 3 -seed=3 -> epochs is '3 -seed=3'; allowed: one value
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000

@@ -12,6 +12,7 @@ from models.settings import Kind, SettingError, closest, kinds, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
+_COUNTERPARTS = {"start_from": "teacher"}  # setting of an implementation -> flag of a command with the same meaning
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,8 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
         # An implementation that learns a proxy may have the setting only with another agent.
         subject = f"{implementation} with this agent" if implementation in owners else implementation
-        similar = valid_flags.get(HINTS.get(name, ""))  # of another command
-        hint = f"; with --{similar.command}, it is --{similar.name}" if similar else ""
+        counterpart = valid_flags.get(_COUNTERPARTS.get(name, ""))
+        hint = f"; with --{counterpart.command}, it is --{counterpart.name}" if counterpart else ""
         return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}{hint}")
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")

@@ -9,7 +9,7 @@ from typing import Any
 from control.cli.options import Flag, flags_for_values
 from control.cli.settings import RETURN_COMMANDS, Settings, as_dict, end_setting
 from models.registry import implementations
-from models.settings import SettingError, allowed, format_value, parse_value, value_error
+from models.settings import SettingError, allowed, format_value, match_spelling, parse_value, value_error
 
 Pair = tuple[str, list[Any]]
 """The name of a setting and its words, which are empty for a bare flag. From Python or from a JSON file, there may be
@@ -48,11 +48,12 @@ def split(argv: Sequence[str]) -> list[Pair]:
         else:
             from envs.names import GAMES
 
-            suggestions = {name.lower(): f"--implementation {name}" for name in implementations()}
-            suggestions |= {name.lower(): f"--gamename {name}" for name in GAMES}
-            if re.search(r"-v\d+$", word):  # an id of Gymnasium
-                suggestions[word.lower()] = f"--gamename {word}"
-            hint = f"; did you mean '{suggestions[word.lower()]}'?" if word.lower() in suggestions else ""
+            hint = ""
+            gymnasium_ids = re.findall(r"^\S+-v\d+$", word)
+            for setting, names in (("implementation", implementations()), ("gamename", [*GAMES, *gymnasium_ids])):
+                name = match_spelling(word, names)
+                if name in names:
+                    hint = f"; did you mean '--{setting} {name}'?"
             raise SettingError(f"{word!r} is not a flag; flags start with --{hint}")
     check_text(pairs)
     return pairs

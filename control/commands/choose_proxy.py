@@ -157,9 +157,14 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
         with progress("agents trained and tested", module.verbose) as watch:
             task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)
         comparison = reward_comparison(outcome, task_outcome, config)
-    returns = outcome.scores.numpy()
-    details = {"goal": goal, "solved_reward": config.solved_reward, "progress": fitness, "advice": advice}
-    return baselines.judge(returns, comparison=comparison, **details)
+    return baselines.judge(
+        outcome.scores.numpy(),
+        goal=goal,
+        solved_reward=config.solved_reward,
+        progress=fitness,
+        advice=advice,
+        comparison=comparison,
+    )
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:

@@ -66,9 +66,9 @@ _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
 # exam do not train on the task itself.
 _FAST_RATE = 1000
 _MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # of a training in a slow environment
+_NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 # Settings of teachers, which have to suit tasks of any scale. With a discount of 0.995 and no entropy bonus, two of six
 # PPO teachers on LunarLander hover instead of landing.
-_NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | _NORMALIZED | {"discount": 0.999},
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.995},

@@ -93,8 +93,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     }
     temporary = tempfile.mkdtemp(prefix="ray-")
     if address is None:
-        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107. None is Ray's
-        # default folder.
+        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107. None is Ray's default
+        # folder.
         options["_temp_dir"] = temporary if len(temporary) < 40 else None
         options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
     previous_handler = signal.getsignal(signal.SIGTERM)

@@ -97,8 +97,8 @@ class Outcome:
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
     """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. An agent's seed modulo ``kinds``, the
-    number of implementations, is the index of its implementation. Agents take the implementations in turn, or
-    all have the index ``kind``."""
+    number of implementations, is the index of its implementation. Agents take the implementations in turn, or all
+    have the index ``kind``."""
     seeds = []
     for i in range(count):
         base_seed = derive_seed(seed, f"{name}, agent {i}")

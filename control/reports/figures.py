@@ -261,7 +261,9 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
     title = textwrap.fill(title, int(_TITLE_LETTERS * width))
     note = textwrap.fill(note, int(_NOTE_LETTERS * width))
     handles: dict[str, Any] = {}  # label -> line of the first panel with this label
-    for axis in [axis for axis in axes if axis.get_legend() is None]:
+    for axis in axes:
+        if axis.get_legend() is not None:
+            continue
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     column_letters = max(map(len, handles), default=0) + _HANDLE_LETTERS

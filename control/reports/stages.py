@@ -19,7 +19,7 @@ GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and t
 
 
 def stage_text(name: str, result: Mapping[str, Any]) -> str:
-    """Return the ``result`` of the stage ``name`` as text. Its first clause ends with a semicolon."""
+    """Return the ``result`` of the stage ``name`` as text: the main result and, after a semicolon, details."""
     texts = {
         "probe": _probe_text,
         "teacher": _teacher_text,

@@ -187,12 +187,16 @@ class Verdict(Baselines):
         return (self.agents.mean - self.random.mean) / (self.teacher.mean - self.random.mean)
 
     @property
+    def is_unsolved(self) -> bool:
+        """Whether the agents return less than ``solved_reward``. False if that is unknown."""
+        return self.solved_reward is not None and not self.agents.mean >= self.solved_reward  # also if it is NaN
+
+    @property
     def sentence(self) -> str:
         """The result of the comparison, the numbers that it compares and, if any, the further `comparison`. Begins
         with `NOT_SOLVED` if the agents do not solve the environment."""
         sentence = f"{self._result_and_numbers} {self.comparison}".rstrip()
-        is_solved = self.solved_reward is None or self.agents.mean >= self.solved_reward
-        return sentence if is_solved else f"{NOT_SOLVED}{sentence}"
+        return f"{NOT_SOLVED}{sentence}" if self.is_unsolved else sentence
 
     @property
     def _result_and_numbers(self) -> str:
@@ -265,7 +269,7 @@ class Verdict(Baselines):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as data for JSON."""
-        solved = self.passed and not self.sentence.startswith(NOT_SOLVED)
+        solved = self.passed and not self.is_unsolved
         return {"passed": self.passed, "solved": solved, "sentence": self.sentence} | dataclasses.asdict(self)
 
 

@@ -101,8 +101,8 @@ class Agent(StepAgent):
     def _noise_blocks(self) -> NoiseBlocks:
         """Return the random numbers of every step, by name. ``rows`` and ``starts`` choose transitions from the replay
         buffer: for the batch, and for the starts of imagined rollouts. ``act`` and ``imagined`` choose actions: in the
-        environment, and in imagined rollouts. The other names are methods of the model
-        that take these numbers."""
+        environment, and in imagined rollouts. The other names are methods of the model that
+        take these numbers."""
         config = self.config
         # Sampler -> name -> shape without the axis of members. Several kinds of numbers may have the same sampler.
         draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = defaultdict(dict)

@@ -259,8 +259,8 @@ class Agent(InnerAgent):
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         """Return the number of updates of each member in the latest ``steps`` steps, ``[M]``. Minibatches that a member
-        has skipped (``target_kl``) do not count. Reset the count of skipped minibatches. Of ``learned [M]``
-        only the shape and dtype are used."""
+        has skipped (``target_kl``) do not count. Reset the count of skipped minibatches. Of ``learned [M]`` only
+        the shape and dtype are used."""
         update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
