@@ -322,8 +322,8 @@ class ButtonGrid(ChanceDynamics):
         """Return states with a new arrangement of player and buttons, and all buttons off. ``counters [..., 2]`` are
         seed and number of the step. Of ``random_numbers [..., 3 + K]``, the first is for an event and not used here."""
         numbers = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
-        # Floyd's sample without replacement (Bentley & Floyd 1987). The range of each button has one number more than the
-        # range of the button before it. If a button's number repeats an earlier one, it gets the last number of its
+        # Floyd's sample without replacement (Bentley & Floyd 1987). The range of each button has one number more than
+        # the range of the button before it. If a button's number repeats an earlier one, it gets the last number of its
         # range. All sets of cells are equally likely. Their orders are not, but do not matter.
         cells = numbers[..., 2:]  # a view, in which the loop replaces numbers
         for k in range(1, self._buttons):
