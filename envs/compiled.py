@@ -27,10 +27,9 @@ from models.compiled import NO_NET, Net, better, make_net, single
 from models.machine import exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.config import FORMS
-from models.spaces import Spaces
 
 Array = np.ndarray[Any, Any]
-CARTPOLE, ACROBOT, MOUNTAINCAR, MOUNTAINCAR_CONTINUOUS, PENDULUM, CELLS, LEARNED, EXTERNAL = range(8)
+CARTPOLE, ACROBOT, MOUNTAINCAR, MOUNTAINCAR_CONTINUOUS, PENDULUM, CELLS, LEARNED = range(7)
 KINDS = {
     CartPole: CARTPOLE,
     Acrobot: ACROBOT,
@@ -159,13 +158,6 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
         fields |= _reward_fields(environment)
     world_type = Map if kind == CELLS and cells_only else World
     return world_type(**fields)
-
-
-def make_external_world(spaces: Spaces, cells_only: bool = False) -> World:
-    """Return the `World` of an environment that Python steps. Compiled functions use only its number of observations.
-    ``cells_only`` is as for `make_world`, so that the same functions are compiled."""
-    world_type = Map if cells_only else World
-    return world_type(EXTERNAL, spaces.obs_shape[0], spaces.action_size)
 
 
 def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:

@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Names of the files with compiled functions or their constants.
 _COMPILED_FILES = (
     "compiled.py",
+    "compiled_agent.py",
     "compiled_critics.py",
     "machine.py",
     "synthetic.py",

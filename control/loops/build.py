@@ -51,7 +51,7 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
 
 def _use_machine_code(loops: Sequence[StepLoop], threads: int) -> bool:
     """Let the agents of ``loops`` train in machine code if they can. Return whether all of them do."""
-    from control.loops.compiled import use_machine_code  # imports Numba
+    from control.loops.compiled_agent import use_machine_code  # imports Numba
 
     # A list, so that every loop is changed. With a generator, `all` would end at the first False.
     return all([use_machine_code(loop, threads) for loop in loops])

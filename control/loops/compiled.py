@@ -29,7 +29,6 @@ from control.loops.steps import Ended, StepLoop
 from control.loops.threads import for_members
 from envs import compiled as envs
 from envs.base import Environment
-from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from models.agents.ddqn import compiled as ddqn
 from models.agents.ppo import compiled as ppo
@@ -39,12 +38,9 @@ from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete import compiled as td3_discrete
 from models.contract import AgentPolicy, InnerAgent, Policy
 from models.machine import EXACT, INLINE, INNER, kernel
-from models.registry import agent_class, default_config
-from models.spaces import Continuous
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
@@ -127,14 +123,7 @@ class Block(NamedTuple):
     ended_returns: Array  # [M, T, E], returns of these episodes
     ended_lengths: Array  # [M, T, E], their lengths
     losses: Array  # [M, T], of the latest update after each step
-    # Of one step, only if Python steps the environment; otherwise empty.
-    actions: Array  # [M, E], discrete actions
-    continuous_actions: Array  # [M, E, A]
-    next_obs: Array  # [M, E, O]
-    rewards: Array  # [M, E]
-    discounts: Array  # [M, E]
     pause: bool = False  # stop after a step that ends an episode
-    phase: int = WHOLE  # the part of a step to make
 
 
 class TestArrays(NamedTuple):
@@ -209,11 +198,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
     ``block.pause``, to the first step that ends an episode. Where ``tests.test_index`` has a test after a step, play it
     as ``player`` in ``test_world``. ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player` of the kind
     of agent. Overwrites the arrays of ``block`` (`Block`), and as scratch memory ``phi [E]`` (the potential of each
-    environment's state, for learned rewards), ``scratch`` and ``arrays``.
-
-    Phase ``WHOLE`` (``block.phase``) also steps the environments. If Python steps them, phase ``ACT`` only writes the
-    actions for ``block.obs`` to ``block``. Phase ``LEARN`` takes the step from ``block`` and makes the updates; then,
-    if the block has another step, it chooses the actions of that step like ``ACT``, as if no episode had ended."""
+    environment's state, for learned rewards), ``scratch`` and ``arrays``."""
     num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
     uses_phi = world.learned_reward and world.is_potential
     next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
@@ -223,53 +208,31 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
         if uses_phi:
             for e in range(num_envs):
                 phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
-        paused, phase = False, block.phase
+        paused = False
         while block.steps_done[m] < num_steps and not paused:
             t = block.steps_done[m]
+            # 1. Make the step in each environment, and store it.
             for e in range(num_envs):
                 obs, state = block.obs[m, e], block.state[m, e]
-                # 1. Take the step that Python has made, or choose an action and make the step.
-                if phase == LEARN:
-                    action, reward, discount = block.actions[m, e], block.rewards[m, e], block.discounts[m, e]
-                    done = block.done[m, t, e]
-                    for i in range(world.obs_size):
-                        next_obs[i] = block.next_obs[m, e, i]
-                else:
-                    action = choose(agent, work, m, t, e, obs, state)
-                    if phase == ACT:  # Python makes the step later
-                        block.actions[m, e] = action
-                        for i in range(len(work.continuous_action)):
-                            block.continuous_actions[m, e, i] = work.continuous_action[i]
-                        continue
-                    reward, ends, discount, phi[e] = envs.advance(
-                        world, m, state, action, work.continuous_action, next_obs, scratch, phi[e]
-                    )
-                    block.age[m, e] += 1
-                    done = ends or block.age[m, e] >= world.limit
-                # 2. Store the step.
+                action = choose(agent, work, m, t, e, obs, state)
+                reward, ends, discount, phi[e] = envs.advance(
+                    world, m, state, action, work.continuous_action, next_obs, scratch, phi[e]
+                )
+                block.age[m, e] += 1
+                done = ends or block.age[m, e] >= world.limit
                 remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done)
-                if phase == LEARN:
-                    continue  # Python counts returns and lengths
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
                 block.done[m, t, e] = done
                 if not envs.is_map(world):
                     for i in range(world.obs_size):
                         obs[i] = next_obs[i]
-            if phase == ACT:
-                break
-            # 3. Make the updates. Episodes are counted after all actions, because epsilon may depend on their number.
+            # 2. Make the updates. Episodes are counted after all actions, because epsilon may depend on their number.
             for e in range(num_envs):
                 agent.episodes[m] += block.done[m, t, e]
             improve(agent, work, m, t)
             block.losses[m, t] = agent.loss[m]
-            if phase == LEARN:  # go on with the actions of the next step
-                block.steps_done[m], phase = t + 1, ACT
-                for e in range(num_envs):
-                    for i in range(world.obs_size):
-                        block.obs[m, e, i] = block.next_obs[m, e, i]
-                continue
-            # 4. Begin the next episodes.
+            # 3. Begin the next episodes.
             for e in range(num_envs):
                 if not block.done[m, t, e]:
                     continue
@@ -282,7 +245,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                 if uses_phi:
                     phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
                 paused = block.pause
-            # 5. Play the test after this step.
+            # 4. Play the test after this step.
             if tests.test_index[t] >= 0:
                 _play_test(player, test_world, tests, tests.test_index[t], arrays, m, m + 1)
             block.steps_done[m] = t + 1
@@ -336,13 +299,6 @@ def make_tests(loop: StepLoop, real: Environment, starts: Tensor, test_every: in
     return CompiledTests(real, player_and_world[1], starts, test_every)
 
 
-def _world_of(agent: Any, environment: Environment) -> envs.World:
-    """Return the environment in which ``agent`` trains as a world for compiled code. If the environment has no compiled
-    version, Python makes its steps, and the world only has the sizes that compiled code needs."""
-    cells_only = isinstance(agent, tabular.Agent)
-    return envs.make_world(environment, cells_only) or envs.make_external_world(agent.spaces, cells_only)
-
-
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
     """Return what compiled code needs to play a greedy policy: the policy as a player, and its environment as a world.
     Return None if a compiled function is missing or if episodes may never end."""
@@ -386,7 +342,7 @@ class CompiledLoop:
         agent: Any = loop.agent
         while count and running.any():
             random_numbers = agent.noise.take(count, _MAX_JOINED_STEPS // agent.members)
-            tensors, seeds = _begin_block(loop, _num_steps(random_numbers), running)
+            tensors, seeds = _begin_block(loop, num_steps(random_numbers), running)
             yield from self._run_block(loop, random_numbers, tensors, seeds, pause)
             count -= seeds.shape[1]
 
@@ -407,7 +363,7 @@ class CompiledLoop:
             random_numbers = agent.noise.take(steps - steps_done, max_joined)
             # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
-            tensors, seeds = _begin_block(loop, _num_steps(random_numbers), all_members)
+            tensors, seeds = _begin_block(loop, num_steps(random_numbers), all_members)
             for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
                 pass  # without `pause` it yields nothing
             blocks.append(tensors)
@@ -444,9 +400,15 @@ class CompiledLoop:
         members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
         tests = TestArrays(np.full(steps, -1)) if self.tests is None else self.tests.take_due(loop.steps, steps)
         self.prepare(loop, members, tests)
+        player, world, test_world = self._player, self._world, self._test_world
+
+        def run(memory: Any, first: int, last: int) -> None:
+            work, phi, scratch, arrays = memory
+            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
+
         background_task = partial(loop.prepare_random_numbers, steps) if self.threads > 1 else None
         while True:
-            self.make_steps(members, block, tests, background_task)
+            for_members(run, len(running), self._memories, background_task)
             if not pause:
                 break  # all members have made all steps
             indices = tensors["done"].nonzero(as_tuple=True)
@@ -466,7 +428,10 @@ class CompiledLoop:
             return
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        kind, self._world = KINDS[type(agent)], _world_of(agent, loop.environment)
+        kind = KINDS[type(agent)]
+        world = envs.make_world(loop.environment, cells_only=kind is tabular)
+        assert world is not None
+        self._world = world
         # The player shares memory with the agent's weights, so it always plays the current ones.
         self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert self._player is not None
@@ -474,16 +439,6 @@ class CompiledLoop:
         for _ in range(self.threads):
             phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, self._test_world, tests)
             self._memories.append((kind.make_work(members), phi, envs.make_scratch(self._world), arrays))
-
-    def make_steps(self, members: Any, block: Block, tests: TestArrays, background_task: Any = None) -> None:
-        """Make the steps of a block, or a phase of one step, of all members (`_steps`, `for_members`)."""
-
-        def run(memory: Any, first: int, last: int) -> None:
-            work, phi, scratch, arrays = memory
-            player, world, test_world = self._player, self._world, self._test_world
-            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
-
-        for_members(run, len(block.running), self._memories, background_task)
 
     def play(
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
@@ -533,97 +488,7 @@ class CompiledLoop:
         CompiledLoop().epoch(StepLoop(loop.agent, copy.deepcopy(loop.environment), loop.streams), steps=1)
 
 
-class CompiledAgent(CompiledLoop):
-    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps.
-
-    `epoch` prepares the random numbers of blocks of steps, which end with the epoch.
-    """
-
-    def __init__(self, loop: StepLoop, threads: int = 1):
-        super().__init__(threads)
-        self.loop = loop
-        self.agent: Any = loop.agent
-        self._steps_left = 0  # steps of the epoch after the current block
-        self._block_steps = 0  # steps in the current block
-        self._step = 0  # steps of the current block that have been made
-        self._continuous = isinstance(self.agent.spaces.actions, Continuous)
-        self._loss = torch.full((self.agent.members,), torch.nan)
-
-    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Make the steps of an epoch, and return its results (`StepLoop.epoch`)."""
-        # All are reset, because an error in the previous epoch may have left a block unfinished.
-        self._steps_left, self._block_steps, self._step = steps, 0, 0
-        self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
-        return loop.epoch_by_steps(steps, watch)
-
-    def _begin_block(self) -> None:
-        """Take the random numbers of the next steps, and allocate arrays, which the blocks of both phases share."""
-        agent, kind = self.agent, KINDS[type(self.agent)]
-        self._random_numbers = agent.noise.take(self._steps_left)
-        self._block_steps, self._step = _num_steps(self._random_numbers), 0
-        self._steps_left -= self._block_steps
-        self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
-        self._tensors = _block_tensors(agent, self._block_steps)
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in self._tensors.items()}
-        self._blocks = {phase: Block(**arrays, phase=phase) for phase in (ACT, LEARN)}
-        self._no_tests = TestArrays(np.full(self._block_steps, -1))
-        self.prepare(self.loop, self._members, self._no_tests)
-        self._has_actions = False  # whether the actions of the next step are already chosen
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
-        if self._step == self._block_steps:
-            self._begin_block()
-        if not self._has_actions:
-            self._tensors["obs"].copy_(obs)
-            self.make_steps(self._members, self._blocks[ACT], self._no_tests)
-        return self._tensors["continuous_actions" if self._continuous else "actions"].clone()
-
-    def observe(
-        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
-    ) -> None:
-        """Keep the step for `learn` (`StepAgent.observe`). `act` has already stored ``obs`` and ``action``."""
-        for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
-            self._tensors[name].copy_(values)
-        self._tensors["done"][:, self._step] = done
-        # Phase `LEARN` also chooses the next actions, for ``next_obs``. If an episode ends, the next observation is
-        # another one, the first of a new episode, so `act` must choose again.
-        self._has_actions = not done.any()
-
-    def learn(self) -> Tensor:
-        """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
-        self.make_steps(self._members, self._blocks[LEARN], self._no_tests)
-        self.agent.count_steps(1)
-        self._step += 1
-        if self._step == self._block_steps:  # after the block, metrics sample the minibatch of its last step again
-            self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
-        return self._loss.clone()
-
-    def _make_first_step(self, loop: StepLoop) -> None:
-        """Make an invented training step, all zeros, of the agent in ``loop``."""
-        agent: Any = loop.agent
-        compiled_agent = CompiledAgent(loop)
-        compiled_agent._steps_left = 1
-        shape = (agent.members, agent.envs)
-        obs, zeros = torch.zeros(*shape, *agent.spaces.obs_shape), torch.zeros(shape)
-        action = compiled_agent.act(obs)
-        compiled_agent.observe(obs, action, next_obs=obs, reward=zeros, discount=zeros, done=zeros.bool())
-        compiled_agent.learn()
-
-
-def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
-    """Make `StepLoop.epoch` train in machine code: in whole blocks or, if Python must step the environment, step by
-    step. Return False and change nothing if the agent has no machine code for its settings."""
-    if not can_compile_agent(loop.agent):
-        return False
-    if envs.can_compile(loop.environment):
-        loop.machine_code = CompiledLoop(threads)
-    else:
-        loop.machine_code = loop.learner = CompiledAgent(loop, threads)
-    return True
-
-
-def _num_steps(random_numbers: dict[str, Tensor]) -> int:
+def num_steps(random_numbers: dict[str, Tensor]) -> int:
     """Return the number of steps T of random numbers ``{name: [M, T, ...]}``."""
     return next(iter(random_numbers.values())).shape[1]
 
@@ -638,6 +503,8 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
     real = envs.real_environment(loop.environment)
     assert isinstance(real, TensorEnvironment)
     assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
+    members, num_envs = loop.agent.members, loop.agent.envs
+    by_step = (members, steps, num_envs)  # [M, T, E]
     current = {
         "state": real.state.double(),
         "obs": loop.obs,
@@ -646,42 +513,18 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
         "lengths": loop.lengths,
         "first_states": starts.double(),
     }
-    tensors = _block_tensors(loop.agent, steps)
-    for name, tensor in current.items():
-        # Contiguous, because Numba would compile the functions again for any other layout.
-        tensors[name] = tensor.clone(memory_format=torch.contiguous_format)
-    tensors["start_step"].fill_(-1)
-    tensors["running"] = running
-    return tensors, seeds
-
-
-def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
-    """Return tensors of zeros for the fields of a `Block` of T = ``steps`` steps, ``{field: tensor}``. The caller makes
-    the arrays of the block from them, which share their memory."""
-    members, num_envs = agent.members, agent.envs
-    by_env, by_step = (members, num_envs), (members, steps, num_envs)  # [M, E], [M, T, E]
-    obs_size = agent.spaces.obs_shape[0]
-    action_size = agent.spaces.actions.size if isinstance(agent.spaces.actions, Continuous) else 0
-    return {
-        "state": torch.zeros(*by_env, 0, dtype=torch.float64),
-        "obs": torch.zeros(*by_env, obs_size),
-        "age": torch.zeros(by_env, dtype=torch.int64),
-        "returns": torch.zeros(by_env),
-        "lengths": torch.zeros(by_env, dtype=torch.int64),
-        "first_states": torch.zeros(*by_step, 0, dtype=torch.float64),
-        "start_step": torch.zeros(by_env, dtype=torch.int64),
+    # Contiguous, because Numba would compile the functions again for any other layout.
+    tensors = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in current.items()}
+    tensors |= {
+        "start_step": torch.full((members, num_envs), -1),
         "steps_done": torch.zeros(members, dtype=torch.int64),
-        "running": torch.ones(members, dtype=torch.bool),
+        "running": running,
         "done": torch.zeros(by_step, dtype=torch.bool),
         "ended_returns": torch.zeros(by_step),
         "ended_lengths": torch.zeros(by_step, dtype=torch.int64),
         "losses": torch.zeros(members, steps),
-        "actions": torch.zeros(by_env, dtype=torch.int64),
-        "continuous_actions": torch.zeros(*by_env, action_size),
-        "next_obs": torch.zeros(*by_env, obs_size),
-        "rewards": torch.zeros(by_env),
-        "discounts": torch.zeros(by_env),
     }
+    return tensors, seeds
 
 
 def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world: envs.World) -> None:
@@ -700,15 +543,3 @@ def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world:
     steps = seeds.shape[1]
     loop.steps += steps
     agent.count_steps(steps)
-
-
-def warm() -> None:
-    """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
-    discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
-    for game, implementation in [*discrete, ("cliff", "QLearning"), ("pendulum", "SAC"), ("pendulum", "TD3")]:
-        config = default_config(implementation, game)
-        environment = make_environment(game, 1, config.num_envs, time_limit=1)  # episodes of one step
-        agent: Any = agent_class(implementation)(config, environment.spaces, [0])
-        loop = StepLoop(agent, environment, Streams([0]))
-        use_machine_code(loop)
-        loop.machine_code.compile_ahead(loop, environment)

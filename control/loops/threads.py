@@ -56,6 +56,9 @@ def for_members(
                 return
             work(memory, first, min(first + size, members))
 
+    if threads == 1:  # the code below would take longer than a step of a small agent
+        run_thread(memories[0], pieces.popleft)
+        return
     futures = []
     for number, memory in enumerate(memories[1:]):
         task = background_task if number == 0 else None

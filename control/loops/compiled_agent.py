@@ -1,0 +1,215 @@
+"""Agents in machine code in environments that Python steps, such as those of Gymnasium: a step at a time.
+
+In shapes, M is the number of members, E of environments of each, O of numbers in an observation, A in a continuous
+action. Importing this requires Numba.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from control.cli.progress import Watch
+from control.loops.compiled import (
+    KINDS,
+    CompiledLoop,
+    can_compile_agent,
+    choose,
+    improve,
+    num_steps,
+    remember,
+)
+from control.loops.steps import StepLoop
+from control.loops.threads import for_members
+from envs import compiled as envs
+from envs.make import make_environment
+from models.machine import exact_inlined, kernel
+from models.registry import agent_class, default_config
+from models.spaces import Continuous
+from models.streams import Streams
+
+Array = np.ndarray[Any, Any]
+
+
+class PythonStep(NamedTuple):
+    """A step that Python makes in all environments: what compiled code and Python tell each other."""
+
+    obs: Array  # [M, E, O], before the step
+    actions: Array  # [M, E], discrete actions
+    continuous_actions: Array  # [M, E, A]
+    next_obs: Array  # [M, E, O]
+    rewards: Array  # [M, E]
+    discounts: Array  # [M, E], factors of the next values in targets
+    done: Array  # [M, E] bool, whether the step ended an episode
+    state: Array  # [0], because only Python knows the states
+
+
+@exact_inlined
+def _choose_actions(agent, work, step, m, t):
+    """Write the exploring actions of member ``m`` for ``step.obs``, at step ``t`` of the block, to ``step``."""
+    for e in range(step.obs.shape[1]):
+        step.actions[m, e] = choose(agent, work, m, t, e, step.obs[m, e], step.state)
+        for i in range(len(work.continuous_action)):
+            step.continuous_actions[m, e, i] = work.continuous_action[i]
+
+
+@kernel
+def _act(agent, work, step, t, first, last):
+    """Choose the actions of the members ``first`` to ``last - 1`` at step ``t`` of the block. ``agent`` is `Members`
+    and ``work`` is `Work` of the kind of agent, ``step`` is `PythonStep`."""
+    for m in range(first, last):
+        _choose_actions(agent, work, step, m, t)
+
+
+@kernel
+def _learn(agent, work, step, t, num_steps, first, last):
+    """Store step ``t`` of a block of ``num_steps`` steps, and make the updates that are due. Then choose the actions of
+    the next step, if the block has one, as if no episode had ended. The arguments are those of `_act`."""
+    num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
+    for m in range(first, last):
+        for e in range(num_envs):
+            action, reward, discount, done = (
+                step.actions[m, e],
+                step.rewards[m, e],
+                step.discounts[m, e],
+                step.done[m, e],
+            )
+            remember(
+                agent, work, m, t, e, step.obs[m, e], action, step.next_obs[m, e], step.state, reward, discount, done
+            )
+        # Episodes are counted after all actions, because epsilon may depend on their number.
+        for e in range(num_envs):
+            agent.episodes[m] += step.done[m, e]
+        improve(agent, work, m, t)
+        for e in range(num_envs):
+            for i in range(obs_size):
+                step.obs[m, e, i] = step.next_obs[m, e, i]
+        if t + 1 < num_steps:
+            _choose_actions(agent, work, step, m, t + 1)
+
+
+class CompiledAgent(CompiledLoop):
+    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps.
+
+    `epoch` prepares the random numbers of blocks of steps, which end with the epoch.
+    """
+
+    def __init__(self, loop: StepLoop, threads: int = 1):
+        super().__init__(threads)
+        self.loop = loop
+        self.agent: Any = loop.agent
+        self._steps_left = 0  # steps of the epoch after the current block
+        self._block_steps = 0  # steps in the current block
+        self._step = 0  # steps of the current block that have been made
+        self._continuous = isinstance(self.agent.spaces.actions, Continuous)
+        self._loss = torch.full((self.agent.members,), torch.nan)
+        self._tensors = _step_tensors(self.agent)
+        self._arrays = PythonStep(**{name: tensor.numpy() for name, tensor in self._tensors.items()})
+
+    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Make the steps of an epoch, and return its results (`StepLoop.epoch`)."""
+        # All are reset, because an error in the previous epoch may have left a block unfinished.
+        self._steps_left, self._block_steps, self._step = steps, 0, 0
+        self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
+        return loop.epoch_by_steps(steps, watch)
+
+    def _begin_block(self) -> None:
+        """Take the random numbers of the next steps."""
+        agent, kind = self.agent, KINDS[type(self.agent)]
+        self._random_numbers = agent.noise.take(self._steps_left)
+        self._block_steps, self._step = num_steps(self._random_numbers), 0
+        self._steps_left -= self._block_steps
+        self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
+        if not self._memories:
+            self._memories = [kind.make_work(self._members) for _ in range(self.threads)]
+        self._has_actions = False  # whether the actions of the next step are already chosen
+
+    def _run(self, function: Any, *numbers: int) -> None:
+        """Call the compiled ``function``, `_act` or `_learn`, for all members. ``numbers`` are its other arguments."""
+
+        def run(work: Any, first: int, last: int) -> None:
+            function(self._members, work, self._arrays, *numbers, first, last)
+
+        for_members(run, self.agent.members, self._memories)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
+        if self._step == self._block_steps:
+            self._begin_block()
+        if not self._has_actions:
+            self._tensors["obs"].copy_(obs)
+            self._run(_act, self._step)
+        return self._tensors["continuous_actions" if self._continuous else "actions"].clone()
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        """Keep the step for `learn` (`StepAgent.observe`). `act` has already stored ``obs`` and ``action``."""
+        for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount), ("done", done)):
+            self._tensors[name].copy_(values)
+        # `_learn` also chooses the next actions, for ``next_obs``. If an episode ends, the next observation is
+        # another one, the first of a new episode, so `act` must choose again.
+        self._has_actions = not done.any()
+
+    def learn(self) -> Tensor:
+        """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
+        self._run(_learn, self._step, self._block_steps)
+        self.agent.count_steps(1)
+        self._step += 1
+        if self._step == self._block_steps:  # after the block, metrics sample the minibatch of its last step again
+            self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
+        return self._loss.clone()
+
+    def _make_first_step(self, loop: StepLoop) -> None:
+        """Make an invented training step, all zeros, of the agent in ``loop``."""
+        agent: Any = loop.agent
+        compiled_agent = CompiledAgent(loop)
+        compiled_agent._steps_left = 1
+        shape = (agent.members, agent.envs)
+        obs, zeros = torch.zeros(*shape, *agent.spaces.obs_shape), torch.zeros(shape)
+        action = compiled_agent.act(obs)
+        compiled_agent.observe(obs, action, next_obs=obs, reward=zeros, discount=zeros, done=zeros.bool())
+        compiled_agent.learn()
+
+
+def _step_tensors(agent: Any) -> dict[str, Tensor]:
+    """Return tensors of zeros for the fields of a `PythonStep`, ``{field: tensor}``. The arrays of the step share their
+    memory."""
+    by_env = agent.members, agent.envs  # [M, E]
+    obs_size = agent.spaces.obs_shape[0]
+    action_size = agent.spaces.actions.size if isinstance(agent.spaces.actions, Continuous) else 0
+    return {
+        "obs": torch.zeros(*by_env, obs_size),
+        "actions": torch.zeros(by_env, dtype=torch.int64),
+        "continuous_actions": torch.zeros(*by_env, action_size),
+        "next_obs": torch.zeros(*by_env, obs_size),
+        "rewards": torch.zeros(by_env),
+        "discounts": torch.zeros(by_env),
+        "done": torch.zeros(by_env, dtype=torch.bool),
+        "state": torch.zeros(0, dtype=torch.float64),
+    }
+
+
+def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
+    """Make `StepLoop.epoch` train in machine code: in whole blocks or, if Python must step the environment, step by
+    step. Return False and change nothing if the agent has no machine code for its settings."""
+    if not can_compile_agent(loop.agent):
+        return False
+    if envs.can_compile(loop.environment):
+        loop.machine_code = CompiledLoop(threads)
+    else:
+        loop.machine_code = loop.learner = CompiledAgent(loop, threads)
+    return True
+
+
+def warm() -> None:
+    """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
+    discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
+    for game, implementation in [*discrete, ("cliff", "QLearning"), ("pendulum", "SAC"), ("pendulum", "TD3")]:
+        config = default_config(implementation, game)
+        environment = make_environment(game, 1, config.num_envs, time_limit=1)  # episodes of one step
+        agent: Any = agent_class(implementation)(config, environment.spaces, [0])
+        loop = StepLoop(agent, environment, Streams([0]))
+        use_machine_code(loop)
+        loop.machine_code.compile_ahead(loop, environment)
