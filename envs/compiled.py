@@ -191,7 +191,7 @@ def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
         "learned_reward": True,
         "is_additive": mode.additive,
         "is_potential": mode.potential,
-        "phi_is_zero": not mode.state,  # phi has no input then, since compiled modes use no info
+        "phi_is_zero": not mode.state,  # phi could then read only the info, which compiled code does not have
         "zero_at_end": rewarded.zero_at_end,
         "discounts": rewarded.discounts[:, 0].contiguous().numpy(),  # [M, 1] -> [M]
         "reward_weight": np.float32(rewarded.weight),
@@ -255,7 +255,8 @@ def observe(world, state, obs):
 @exact
 def _cartpole_step(physics, state, action):
     """Advance ``state`` (position, speed, angle, angular speed) in place by one step and return terminated
-    (`CartPole.step`). Gravity, both masses and half length, if they follow in the state, replace ``physics``."""
+    (`CartPole.step`). If the state has four more numbers (gravity, both masses, half the length of the pole), they are
+    used instead of the ones in ``physics``."""
     gravity, cart_mass, pole_mass, half_length, force = physics
     if len(state) > 4:
         gravity, cart_mass, pole_mass, half_length = state[4], state[5], state[6], state[7]

@@ -50,8 +50,8 @@ def tanh_fraction(x):
 
 @inlined
 def activate(x, activation, leak):
-    """Return ``activation`` (a number in `ACTIVATIONS`) of x, a number or a vector. ``leak`` is the slope of leakyrelu
-    or prelu below 0."""
+    """Apply the activation function with the number ``activation`` (a value of `ACTIVATIONS`) to x, which is a number or a
+    vector. ``leak`` is the slope of leakyrelu or prelu below 0."""
     if activation == RELU:
         return where_less(x, ZERO, ZERO, x)
     if activation == TANH:
@@ -197,8 +197,9 @@ def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, 
     ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are the layer's inputs, ``y_grads`` is the gradient
     of its outputs. The weights begin at position ``weight`` of ``grad``, and the biases at ``bias``.
 
-    The weights are processed in tiles of two outputs and four inputs. If a tile has fewer, the missing ones are the
-    last output or input again, whose gradients are stored several times with the same value."""
+    The weights of adjacent inputs are ``in_stride`` apart, and of adjacent outputs ``out_stride``. They are processed
+    in tiles of two outputs and four inputs. At the end, a tile repeats the last output or input, and so stores the same
+    gradient several times."""
     for out in range(first, end):
         bias_grad = zeros()
         for column in range(0, y_grads.shape[1], LANES):

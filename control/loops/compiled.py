@@ -197,8 +197,8 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
     """Make the steps of the running members ``first`` to ``last - 1`` in ``world``: to the end of the block or, with
     ``block.pause``, to the first step that ends an episode. Where ``tests.test_index`` has a test after a step, play it
     as ``player`` in ``test_world``. ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player` of the kind
-    of agent. Overwrites the arrays of ``block`` (`Block`), and as scratch memory ``phi [E]`` (the potential of each
-    environment's state, for learned rewards), ``scratch`` and ``arrays``."""
+    of agent. Overwrites the arrays of ``block`` (`Block`) and three arguments that are scratch memory: ``phi [E]`` (the
+    potential of each environment's state, for learned rewards), ``scratch`` and ``arrays``."""
     num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
     uses_phi = world.learned_reward and world.is_potential
     next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
@@ -224,7 +224,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
                 block.done[m, t, e] = done
-                if not envs.is_map(world):
+                if not envs.is_map(world):  # agents on a map read only the state, the number of the cell
                     for i in range(world.obs_size):
                         obs[i] = next_obs[i]
             # 2. Make the updates. Episodes are counted after all actions, because epsilon may depend on their number.
@@ -238,7 +238,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                     continue
                 block.ended_returns[m, t, e], block.ended_lengths[m, t, e] = block.returns[m, e], block.lengths[m, e]
                 block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
-                block.start_step[m, e] = t
+                block.start_step[m, e] = t  # the new episode begins after this step
                 for i in range(block.state.shape[2]):
                     block.state[m, e, i] = block.first_states[m, t, e, i]
                 envs.observe(world, block.state[m, e], block.obs[m, e])

@@ -74,7 +74,8 @@ class Recording:
 
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
         """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
-        longest and equal for all ``members``. An episode that was cut off in the recording counts as truncated."""
+        longest. All M = ``members`` members get the same values. An episode that was cut off in the recording counts as
+        truncated."""
         steps = [self._steps(episode) for episode in episodes]  # observations, actions, rewards
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated

@@ -248,7 +248,7 @@ class StepLoop:
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
         # Move the streams to the saved block of random numbers. Its number is -1 before the first block.
         block, last_block = state["block"], self.steps // BLOCK
-        require(block in range(-1, last_block + 1), "a block of starts", f"is {block}", f"-1 to {last_block}")
+        require(block in range(-1, last_block + 1), "a block of initial states", f"is {block}", f"-1 to {last_block}")
         self._initial_states.seek(state["streams"], block)
         self.environment.restore(state["environment"])
 
@@ -268,7 +268,7 @@ class Group(StepLoop):
         open_environment = partial(make_environment, run.gamename, len(members), num_workers=num_workers, device=device)
         training_limit = run.time_limit
         if training_limit is None and schedule.endless:
-            training_limit = 0  # no limit; None is the limit of the game
+            training_limit = 0  # 0 stands for no limit, and None for the game's limit
         training = open_environment(config.num_envs, time_limit=training_limit)
         dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
         if dynamics is None and agent_type.needs_dynamics(config):
@@ -306,8 +306,8 @@ class StepGroups(Loop):
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # per epoch, of each environment, rounded up
-        assert settings.epochs is not None  # an epoch has a number of steps
-        self.budget = settings.epochs * self.steps * self.envs
+        assert settings.epochs is not None  # because an epoch has a fixed number of steps
+        self.budget = settings.epochs * self.steps * self.envs  # steps of a member in all its environments
         self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
         self.acting_streams = Streams.from_name(self.seeds, "latents of evaluations")  # for policies that sample
 

@@ -46,7 +46,7 @@ def for_members(
 
     def run_thread(memory: Memory, take_piece: Callable[[], int], task: Callable[[], object] | None = None) -> None:
         """Call ``task`` if there is one, and then work on pieces until none is left. ``take_piece`` removes a piece and
-        returns it."""
+        returns the index of its first member."""
         if task is not None:
             task()
         while True:

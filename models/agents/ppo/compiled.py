@@ -166,8 +166,8 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action for ``obs [O]`` (`Agent.act`). A continuous action is written to ``work.continuous_action``,
-    and its numbers before clipping to ``agent.raw_action[m, e]``."""
+    """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is written
+    to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     row = nets.outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
@@ -436,14 +436,14 @@ def improve(agent, work, m, t):
                 row = agent.orders[m, rollout, epoch, first + column] if agent.orders.shape[3] else column
                 work.minibatch[column] = row
             row_weight = _ONE / np.float32(count)
-            _run(agent, agent.actor, work.actor, m, work.minibatch, count, 0)
-            _run(agent, agent.critic, work.critic, m, work.minibatch, count, 0)
+            _run(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
+            _run(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)
             _write_minibatch_advantages(agent, work, count)
             loss += _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
             nets.backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
             nets.backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
-            # Parameters that are not trained have no gradient. It is reset for each minibatch, because clipping
-            # multiplies it by NaN once the member has diverged.
+            # The gradient of parameters that are not trained is 0. It is set for each minibatch, because the clipping of
+            # a gradient of NaN makes it NaN.
             for i in range(agent.scales_at + agent.action_size, len(work.grad)):
                 work.grad[i] = np.float32(0)
             updates += 1

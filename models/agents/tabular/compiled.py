@@ -90,11 +90,12 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 def make_work(agent: Members) -> Work:
     """Allocate memory for one thread."""
     envs = agent.explore.shape[2]
-    no_action, cell_indices = np.empty(0, np.float32), np.arange(agent.num_states, dtype=np.float32)
+    continuous_action = np.empty(0, np.float32)  # actions are discrete
+    cell_indices = np.arange(agent.num_states, dtype=np.float32)  # float32 like the observations that multiply them
     entries, next_cells = (np.zeros(envs, np.int64) for _ in range(2))
     reward, discount = (np.zeros(envs, np.float32) for _ in range(2))
     done = np.zeros(envs, np.bool_)
-    return Work(no_action, cell_indices, entries, next_cells, reward, discount, done)
+    return Work(continuous_action, cell_indices, entries, next_cells, reward, discount, done)
 
 
 class Player(NamedTuple):
@@ -152,7 +153,7 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`)."""
+    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``state`` is the one after the step."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
