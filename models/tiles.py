@@ -50,8 +50,8 @@ def tanh_fraction(x):
 
 @inlined
 def activate(x, activation, leak):
-    """Apply the activation function with the number ``activation`` (a value of `ACTIVATIONS`) to x, which is a number or a
-    vector. ``leak`` is the slope of leakyrelu or prelu below 0."""
+    """Apply the activation function with the number ``activation`` (a value of `ACTIVATIONS`) to x, which is a number
+    or a vector. ``leak`` is the slope of leakyrelu or prelu below 0."""
     if activation == RELU:
         return where_less(x, ZERO, ZERO, x)
     if activation == TANH:

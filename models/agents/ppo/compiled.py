@@ -166,8 +166,8 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is written
-    to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``."""
+    """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is
+    written to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     row = nets.outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
@@ -442,8 +442,8 @@ def improve(agent, work, m, t):
             loss += _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
             nets.backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
             nets.backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
-            # The gradient of parameters that are not trained is 0. It is set for each minibatch, because the clipping of
-            # a gradient of NaN makes it NaN.
+            # The gradient of parameters that are not trained is 0. It is set for each minibatch, because the clipping
+            # of a gradient of NaN makes it NaN.
             for i in range(agent.scales_at + agent.action_size, len(work.grad)):
                 work.grad[i] = np.float32(0)
             updates += 1

@@ -153,7 +153,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``state`` is the one after the step."""
+    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``state`` is the one after the
+    step."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
