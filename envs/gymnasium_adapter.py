@@ -171,7 +171,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     def _member_tensor(self, rows: np.ndarray) -> Tensor:
         """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` that shares its memory."""
-        return torch.from_numpy(rows).view(self.members, self.envs, *rows.shape[1:])
+        return torch.from_numpy(rows.reshape(self.members, self.envs, *rows.shape[1:]))
 
     def _check_finite(self, name: str, values: np.ndarray) -> None:
         """Raise EnvironmentFault about the first number of ``values [M * E, ...]`` that is not finite."""

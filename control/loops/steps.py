@@ -97,9 +97,9 @@ class StepLoop:
         self.obs = step.obs
         self.agent_obs = step.obs if agent.acts_on_stale else None
         self.steps += 1
-        indices = done.view(-1).nonzero().view(-1)  # member * E + environment
-        if not len(indices):
+        if not done.any():
             return None
+        indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         returns, lengths = self.returns.take(indices), self.lengths.take(indices)
         episodes = Ended(indices // agent.envs, returns, lengths, torch.full_like(indices, self.steps))
         self.returns.masked_fill_(done, 0.0)
