@@ -19,15 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from control.reports.curves import (
-    MIN_RUNS,
-    STEPS_LABEL,
-    Level,
-    draw_curves,
-    draw_levels,
-    scale,
-    share_limits,
-)
+from control.reports.curves import MIN_RUNS, STEPS_LABEL, Level, draw_curves, draw_levels, scale, share_limits
 from control.reports.figures import (
     COLOURS,
     INK,
@@ -191,10 +183,7 @@ def table(summary: dict[str, Any]) -> str:
 
 def _cells(number: dict[str, Any], seeds: int) -> list[str]:
     bounds, placeholder = number["interval"], {1: "one seed", 2: "two seeds"}.get(seeds, "-")
-    return [
-        f"{number['mean']:#.4g}",
-        f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else placeholder,
-    ]
+    return [f"{number['mean']:#.4g}", f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else placeholder]
 
 
 LEVELS = "optimum or script: the best known policy; random: uniformly random actions"

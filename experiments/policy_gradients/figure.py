@@ -35,6 +35,7 @@ from control.reports.figures import (
     COLOURS,
     WIDTH,
     FigureStyle,
+    balanced,
     figure_file,
     figure_files,
     figure_panels,
@@ -164,10 +165,13 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
     colours = _colours(comparison.arms)
     counts = [len(arm.runs) for arm in comparison.arms.values()]
     title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
-    panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
+    panels = []
+    for heading, tag, names, label in PANELS:
+        if any(logged(arm.runs, [tag]) for arm in comparison.arms.values() if arm.implementation in names):
+            panels.append((heading, tag, names, label))
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = solved_levels(comparison.game)
-    lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
+    lengths = [returns, *balanced(len(panels) - returns, max_columns=2)]
     with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=CURVES_NOTE) as axes:
         for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
             for name, arm in comparison.arms.items():
@@ -187,14 +191,6 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
 
 def _colours(arms: Iterable[str]) -> dict[str, str]:
     return dict(zip(arms, COLOURS, strict=False))
-
-
-def _of(comparison: Comparison, names: Sequence[str]) -> list[Arm]:
-    return [arm for arm in comparison.arms.values() if arm.implementation in names]
-
-
-def _pairs(count: int) -> list[int]:
-    return [2] * (count // 2) + [1] * (count % 2)
 
 
 def _draw_best(
