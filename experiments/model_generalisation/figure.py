@@ -7,6 +7,7 @@ Runs of other families are skipped. A curve ends with its shortest seed. If the 
 figure, the script draws its numbers: means and intervals of the last tenth of the steps and of the whole curve.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from control.reports.runs import LAST, Array, Run
 from control.reports.statistics import interval
 from control.reports.tables import Table, seeds_text
 from control.reports.tags import GREEDY, REWARD_RATE
-from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of, style_of
+from experiments.comparison import check_counts, check_seed_is_new, command_line, run_script, runs_of, style_of
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.settings import SettingError
 
@@ -267,17 +268,20 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
             share_limits(axes[2 * i : 2 * i + 2], "x")
 
 
-def make(folders: Sequence[Path], out: Path, window: int, frequency: int, style: FigureStyle) -> None:
+def make(options: argparse.Namespace) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for wrong options."""
-    for name, value in (("window", window), ("frequency", frequency)):
-        if value < 1:
-            raise SettingError(f"{name} is {value}; allowed: integer, at least 1")
-    out = figure_file(out, "out")
-    if folders[0].suffix == ".json":
-        redraw(folders[0], out, style)
+    check_counts(options, window=1, frequency=1)
+    out, style, window, frequency = (
+        figure_file(options.out, "out"),
+        style_of(options),
+        options.window,
+        options.frequency,
+    )
+    if options.logdir[0].suffix == ".json":
+        redraw(options.logdir[0], out, style)
         print(f"Figure:  {out}")
         return
-    panels = load(folders)
+    panels = load(options.logdir)
     summary = summarise(panels, window, frequency)
     show(table(summary), summary, lambda out: draw(panels, window, frequency, out, style), out)
 
@@ -287,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
     flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
     options = flags.parse_args(argv)
-    return run_script(lambda: make(options.logdir, options.out, options.window, options.frequency, style_of(options)))
+    return run_script(lambda: make(options))
 
 
 if __name__ == "__main__":

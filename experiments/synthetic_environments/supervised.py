@@ -79,8 +79,7 @@ def fitted(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[st
         fit(module, Path(folder), [])
     about = {"seed": seed, "fit": module.fitted_to(), "fit_seconds": time.process_time() - started, "agents": {}}
     path.parent.mkdir(exist_ok=True)
-    spaces, scores = module.stages.spaces, {"scores": {"fit": about["fit"]}}
-    files.save(path, module.mean.detach()[0], config=module.config, spaces=spaces, game=game, description=scores)
+    module.save(path, scores={"fit": about["fit"]})
     return about
 
 
