@@ -21,7 +21,7 @@ import torch
 from control.commands.evaluate import agent_settings
 from control.reports.figures import write_numbers
 from control.reports.search import describe
-from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.comparison import Layout, check_given, check_number, run_script, script_flags
 from experiments.proxies import load_proxy, train_and_test
 from models.proxies import files
 from models.proxies.files import Proxy
@@ -56,8 +56,7 @@ def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> di
 def make(flags: argparse.Namespace) -> None:
     """Measure all proxies and rates, print a line for each, and write the numbers."""
     check_given(flags, LAYOUT, agents=1)
-    if any(rate <= 0 for rate in flags.rates):
-        raise SettingError(f"rates is {min(flags.rates):g}; allowed: above 0", "rates")
+    check_number("rates", flags.rates, above=0)
     proxies = {name: load_proxy(name, "environments and rewards") for name in flags.proxies}
     for proxy in proxies.values():
         agent_of(proxy)

@@ -305,9 +305,7 @@ def compare(options: argparse.Namespace) -> None:
     other_rewards = list(rewards(settings, options, loop))
     names = [*dict(other_rewards), *(name for name, _ in learned)]
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise SettingError(
-            f"reward is '{duplicates[0]}=...', and another row has this name; allowed: one name for each row"
-        )
+        raise SettingError(f"reward is '{duplicates[0]}=...'; allowed: a name that no other row has")
     if options.only is not None:
         selected_names, entries = options.only or ["native"], dict(other_rewards)
         if unknown := [name for name in selected_names if name not in entries]:

@@ -112,8 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make(options: argparse.Namespace) -> None:
     """Run all exams. Raises SettingError or ProxyError before the first training if an option is wrong."""
     check_given(options, LAYOUT, agents=1)
-    if options.real and {*options.exams} == {SUPERVISED}:
-        raise SettingError(f"--real has no effect with --exams {SUPERVISED}: no agent trains on an environment")
     proxies = {path: opened(path, options.exams) for path in options.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}
