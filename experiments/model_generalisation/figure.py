@@ -87,11 +87,10 @@ def load(folders: Sequence[Path]) -> dict[Place, Panel]:
     """Return the panels of all runs. Raises SettingError if there are no runs, or if runs of one panel differ in
     settings."""
     panels: dict[Place, Panel] = {}
-    for settings, run in runs_of(folders, IMPLEMENTATIONS):
-        _add(panels, settings, run)
     order = list(IMPLEMENTATIONS)
-    for panel in panels.values():
-        panel.runs = {name: panel.runs[name] for name in sorted(panel.runs, key=order.index)}
+    matching_runs = runs_of(folders, IMPLEMENTATIONS)
+    for settings, run in sorted(matching_runs, key=lambda pair: order.index(pair[0].run.implementation)):
+        _add(panels, settings, run)
     return {place: panels[place] for place in sorted(panels)}
 
 

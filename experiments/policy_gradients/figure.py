@@ -7,7 +7,6 @@ Runs of other families are skipped. If the argument is the JSON of an earlier fi
 means.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +45,7 @@ from control.reports.figures import (
 from control.reports.runs import Run, logged
 from control.reports.tables import AGGREGATES, Table, aggregates, over_seeds, seeds_text
 from control.reports.tags import RUNNING_MEAN
-from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of, style_of
+from experiments.comparison import Layout, check_seed_is_new, command_line, numbers_in, run_script, runs_of, style_of
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config
 from models.settings import SettingError
 
@@ -214,13 +213,10 @@ def _draw_best(
 
 def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
     """Draw the best running means in the JSON of an earlier figure. Raises SettingError for another file."""
-    try:
-        summary = json.loads(numbers.read_text(encoding="utf-8"))
-        task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in summary["arms"].items()}
-        game, length = summary["game"], summary["running_mean_len"]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
-    _draw_best(out, style, numbers, task, game, length, _colours(task))
+    layout = Layout(("game", "running_mean_len", "arms"))
+    summary = numbers_in("logdir", numbers, layout, script="this figure")
+    task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in summary["arms"].items()}
+    _draw_best(out, style, numbers, task, summary["game"], summary["running_mean_len"], _colours(task))
     print("\n".join(f"Figure:  {path}" for path in figure_files(out, style)))
 
 
