@@ -384,22 +384,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         kept.setdefault(section, {})[key] = part
         if options.out:  # after every row or seed, so that an interruption loses only the last
             kept["command"] = "python benchmarks/against_jax.py --out FILE; the same with --first_result"
-            options.out.write_text(json.dumps(_in_order(kept), indent=1) + "\n")
+            options.out.write_text(json.dumps(kept, indent=1) + "\n")
         print(*(f"{name} {result.value:.4g}" for name, result in results_of({section: {key: part}}).items()), sep="; ",
               file=sys.stderr)  # fmt: skip
     common.report("Everyday training against JAX", results_of(measured), options.json, TIMING)
     return 0
-
-
-def _in_order(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the file with its rows in the order of `CASES`."""
-    steps, keys = stored.get("steps", {}), [f"{name}/{members}" for name in CASES for members in (1, MANY)]
-    ordered = {key: steps[key] for key in [*keys, *steps] if key in steps}
-    return (
-        {"command": stored["command"]}
-        | ({"steps": ordered} if ordered else {})
-        | {key: value for key, value in stored.items() if key not in ("command", "steps")}
-    )
 
 
 if __name__ == "__main__":

@@ -35,17 +35,6 @@ CASES = {
         "TD3 2-64-1, two updates of batch 128",
         None,
     ),
-    "pendulum_reward_sac": (
-        "RN --gamename pendulum --agent SAC --mode 2 --hidden_sizes 64,64 --batch_size 64",
-        "SAC 3-64-64-2, batch 64",
-        None,
-    ),
-    "cartpole_reward_td3_discrete": (
-        "RN --gamename cartpole-200 --agent TD3Discrete --mode 2 --hidden_sizes 64,64 --batch_size 64 "
-        "--init_episodes 1",
-        "discrete TD3 4-64-64-2, batch 64",
-        None,
-    ),
 }
 THREADED = ("cartpole_mdp", "cartpole_mdp_paper")
 FLAT = "cartpole_mdp"  # for the cost per member by number of members

@@ -147,11 +147,6 @@ def holds(content: Any, layout: Layout) -> bool:
     return isinstance(content, dict) and content.keys() >= {*layout.keys}
 
 
-def are_numbers(values: Any) -> bool:
-    """Return whether ``values``, from a JSON, are a list of numbers and not empty."""
-    return isinstance(values, list) and bool(values) and all(isinstance(value, int | float) for value in values)
-
-
 def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tuple[Any, Run]]:
     """Return all runs of ``implementations`` at or below the folders, as pairs of settings and run. If a seed has
     several versions, the newest counts.

@@ -19,11 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from control.commands.evaluate import agent_settings
-from control.evolution.inner_loop import InnerLoop
 from control.reports.figures import write_numbers
 from control.reports.search import describe
-from experiments.comparison import Layout, check_given, run_script, script_flags
-from experiments.proxies import load_proxy
+from experiments.comparison import Layout, check_given, check_number, run_script, script_flags
+from experiments.proxies import load_proxy, train_and_test
 from models.proxies import files
 from models.proxies.files import Proxy
 from models.registry import default_config
@@ -46,14 +45,10 @@ def agent_of(proxy: Proxy) -> str:
 def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> dict[str, Any]:
     """Train and test ``agents`` at one rate. Return their scores as plain data."""
     name = agent_of(proxy)
-    config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
     agent = dataclasses.replace(agent_settings(proxy, name, {}), lr=rate, vary_hp=False)
     seeds = [derive_seed(seed, f"learning rates, agent {i}") for i in range(agents)]
-    parameters = None if real else proxy.parameters.expand(agents, -1)
-    loop = InnerLoop(config, name, agent, proxy.game)
-    outcome = loop.run(parameters, seeds, inner_steps=config.steps_in_use, inner_rule="budget")
-    row = describe(outcome, config)
-    return {"agent": name, "learning_rate": rate, "steps": config.steps_in_use} | {
+    row = describe(train_and_test(proxy, name, agent, seeds, real), proxy.config)
+    return {"agent": name, "learning_rate": rate, "steps": proxy.config.steps_in_use} | {
         key: row[key] for key in ("agents", "mean", "median", "worst", "iqm", "solved")
     }
 
@@ -61,8 +56,7 @@ def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> di
 def make(flags: argparse.Namespace) -> None:
     """Measure all proxies and rates, print a line for each, and write the numbers."""
     check_given(flags, LAYOUT, agents=1)
-    if any(rate <= 0 for rate in flags.rates):
-        raise SettingError(f"rates is {min(flags.rates):g}; allowed: above 0", "rates")
+    check_number("rates", flags.rates, above=0)
     proxies = {name: load_proxy(name, "environments and rewards") for name in flags.proxies}
     for proxy in proxies.values():
         agent_of(proxy)

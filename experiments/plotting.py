@@ -47,13 +47,7 @@ def parse_with_extra_flags(flags: argparse.ArgumentParser, argv: Sequence[str] |
 
 
 def draw_pages(
-    source: Path,
-    layout: Layout,
-    out: Path,
-    draw: Draw,
-    panels: Panels,
-    note: str = "",
-    **sheet_options: Any,
+    source: Path, layout: Layout, out: Path, draw: Draw, panels: Panels, note: str = "", **sheet_options: Any
 ) -> None:
     """Write the figure of the numbers in ``source`` for a light and for a dark page, and print both names.
 

@@ -1,13 +1,14 @@
 """Load the learned environments and rewards that scripts examine, and watch agents in training on them. Imports torch,
 which figure scripts avoid."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from control.commands.evaluate import proxy_or_checkpoint
-from control.evolution.inner_loop import InnerLoop
+from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.steps import StepLoop
 from envs.base import Environment
 from models.proxies.files import Proxy
@@ -21,6 +22,17 @@ def load_proxy(name: str, allowed: str) -> Proxy:
     if not isinstance(proxy, Proxy):
         raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: {allowed}")
     return proxy
+
+
+def train_and_test(
+    proxy: Proxy, kind: str, agent_config: Any, seeds: Sequence[int], real: bool = False, steps: int | None = None
+) -> Outcome:
+    """Train fresh agents of ``seeds`` on ``proxy``, or on the ``real`` environment, for ``steps`` or else the number of
+    steps that ``proxy`` is meant for. Test them in ten episodes of the real environment."""
+    config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
+    loop = InnerLoop(config, kind, agent_config, proxy.game)
+    parameters = None if real else proxy.parameters.expand(len(seeds), -1)
+    return loop.run(parameters, seeds, inner_steps=steps or config.steps_in_use, inner_rule="budget")
 
 
 class Wrapper:

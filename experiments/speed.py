@@ -14,15 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from control.reports.figures import COLOURS, WIDTH, figure_panels, set_row_labels
-from experiments.comparison import (
-    Layout,
-    add_look,
-    figure_to_write,
-    numbers_in,
-    run_script,
-    script_flags,
-    style_of,
-)
+from experiments.comparison import Layout, add_look, figure_to_write, numbers_in, run_script, script_flags, style_of
 
 LIBRARIES = {"ours": "this project", "rejax": "rejax (JAX)", "sbx": "SBX (JAX)", "sb3": "stable-baselines3"}
 CASES = {

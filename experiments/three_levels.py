@@ -18,6 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
+
 from control.lightning import lean
 
 lean.load()
@@ -60,8 +62,10 @@ def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[floa
     with tempfile.TemporaryDirectory() as scratch:
         objective = str(settings.subcommand.tune_objective)
         run_searches(trial, seeds, objective, Path(scratch), lambda metrics: means.append(metrics[METRIC]))
-    sums = [0.0, *(mean * count for count, mean in enumerate(means, 1))]
-    return [current_sum - previous_sum for previous_sum, current_sum in zip(sums, sums[1:], strict=False)]
+    # A report has the mean over the searches so far, so a score is the difference of two sums.
+    sums = [mean * count for count, mean in enumerate(means, start=1)]
+    scores: list[float] = np.diff(sums, prepend=0.0).tolist()
+    return scores
 
 
 def main(argv: Sequence[str] | None = None) -> int:

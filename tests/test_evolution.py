@@ -131,7 +131,7 @@ def test_initial_candidates_have_agents_with_equal_seeds() -> None:
         seeds.extend(agent_seeds)
         return QuadraticWorkers().run(proxies, agent_seeds)
 
-    search = InitialSearch(replace(SMALL, initial_members=4), stages, "cartpole", 3, kinds=2, train=train)
+    search = InitialSearch(replace(SMALL, initial_members=4), stages, 3, kinds=2, train=train)
     assert torch.equal(search._best_by_perturbations(torch.stack([START, BEST, -BEST])), BEST)
     assert seeds[:4] == seeds[4:8] == seeds[8:] and [seed % 2 for seed in seeds[:4]] == [0, 1, 0, 1]
 

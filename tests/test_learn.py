@@ -272,7 +272,7 @@ def test_a_potential_of_cells_is_exact() -> None:
     words = f"--implementation RN --gamename {game} --preset teacher --start_from {source}"
     small = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
     stages: Any = stages_of(trainer.config.parse(f"{words} {small}".split()).proxy, game)
-    phi = stages.parameters.with_weights(cloned_proxy(source, stages, game, 0)[None])
+    phi = stages.parameters.with_weights(cloned_proxy(source, stages, 0)[None])
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
     torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
     assert stages.explained_variance > 0.98
@@ -288,7 +288,7 @@ def test_policy_learners_on_a_clone_are_right_in_every_cell() -> None:
     words = "--implementation SE --gamename FrozenLake8x8-v1 --proxy bandit --preset clone --first_states cells"
     settings = trainer.config.parse([*words.split(), *"--start_from test_learn:shuffled --agent PPO".split()])
     game = settings.run.gamename
-    flat = cloned_proxy("test_learn:shuffled", stages_of(settings.proxy, game), game, 0)
+    flat = cloned_proxy("test_learn:shuffled", stages_of(settings.proxy, game), 0)
     loop = InnerLoop(settings.proxy, "PPO", settings.agent, game)
     policy = loop.train_to_end(loop.begin(flat.expand(2, -1), [0, 1])).policy
     cells = torch.eye(64)
@@ -305,7 +305,7 @@ def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
     words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --table_size 500".split()
     settings = trainer.config.parse([*words, "--start_from", "test_learn:mostly_left"])
     stages: Any = stages_of(settings.proxy, "cartpole")
-    flat = cloned_proxy("test_learn:mostly_left", stages, "cartpole", 0)[None]
+    flat = cloned_proxy("test_learn:mostly_left", stages, 0)[None]
     table = stages.parameters.fixed(flat)["states.table"]
     actions = stages.parameters.target(flat).act(table)
     assert actions.sum() == 100 and len(table[0].unique(dim=0)) <= 450

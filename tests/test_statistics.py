@@ -12,17 +12,6 @@ from control.reports.statistics import improvement, interval, iqm, profile
 returns = st.lists(st.floats(-1e4, 1e4), min_size=3, max_size=12)
 
 
-@pytest.mark.parametrize(("values", "expected"), [
-    ([7.0], 7.0),
-    ([0.0, 3.0, 9.0], 4.0),  # under four runs there is no whole run to drop
-    ([-100.0, 1.0, 2.0, 100.0], 1.5),
-    ([-100.0, 1.0, 2.0, 3.0, 100.0], 2.0),
-    ([-9.0, -9.0, 1.0, 2.0, 3.0, 4.0, 99.0, 99.0], 2.5),
-])  # fmt: skip
-def test_iqm_by_hand(values: list[float], expected: float) -> None:
-    assert float(iqm(values)) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("runs", range(1, 14))
 def test_iqm_is_scipys_trimmed_mean_and_keeps_the_points_of_curves(runs: int) -> None:
     curves = np.random.default_rng(runs).normal(0, 100, (runs, 3))

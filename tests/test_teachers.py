@@ -75,7 +75,7 @@ def make_clone(game: str, source: str, *extra_flags: str) -> tuple[Any, torch.Te
     size_flags += [] if {"latent", "--pairs"} & {*extra_flags} else ["--table_size", "300"]
     config = parse.parse([*words, *agent, "--start_from", source, *size_flags, *extra_flags]).proxy
     stages = stages_of(config, game)
-    return stages, cloned_proxy(source, stages, game, 0)
+    return stages, cloned_proxy(source, stages, 0)
 
 
 def test_clone_imitates_its_teacher() -> None:

@@ -31,7 +31,6 @@ from control.loops.loop import Loop
 from control.loops.process import configure_process
 from control.reports import obedience
 from control.reports.curves import solved_return
-from control.reports.runs import note_other_versions
 from control.reports.search import describe, iqm_text, reward_comparison, speed_text
 from control.reports.statistics import interval, iqm
 from control.reports.tables import Table, number_text, solved_verdict, with_interval
@@ -70,7 +69,6 @@ def evaluate(settings: Settings) -> int:
     if name is not None:
         check_hub(name)
     source = proxy_or_checkpoint(path)
-    note_other_versions(path, source.path, "eval_agent")
     if isinstance(source, Checkpoint):
         evaluate_checkpoint(settings, source)
         return 0

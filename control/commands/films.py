@@ -18,7 +18,6 @@ from control.films.recording import Actor, check_film, first_free, record, retur
 from control.loops.build import build_loop
 from control.loops.process import configure_process
 from control.reports.figures import check_writable
-from control.reports.runs import note_other_versions
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import remove_empty, safe_name
 from models.contract import InnerAgent
@@ -76,8 +75,6 @@ def _entries(words: Sequence[str]) -> list[Entry]:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")
     sources = {word: proxy_or_checkpoint(word) for word in files}
-    for word, source in sources.items():
-        note_other_versions(word, source.path, "film")
     latest_source = sources[files[0]]
     entries: list[Entry] = []
     for word in words:

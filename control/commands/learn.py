@@ -428,7 +428,7 @@ def _make_bandit(task: Task) -> dict[str, Any]:
         settings = settings_from(**values | changes)
         stages: Any = stages_of(settings.proxy, task.game)
         with task.progress(f"attempt {number + 1}"):
-            flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
+            flat = cloned_proxy(task.teacher, stages, task.seed, real_steps.append)
         policy = stages.parameters.target(flat[None])  # takes the actions with the highest reward; flat[None] is [1, D]
         score = _judge_policy(task, policy, f"judging clone {number}")
         clones.append((score, settings, flat, policy))
@@ -452,7 +452,7 @@ def _make_reward(task: Task) -> dict[str, Any]:
     real_steps: list[int] = []  # numbers of steps in the environment
     stages: Any = stages_of(settings.proxy, task.game)
     with task.progress("a fit to the teacher's returns"):
-        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
+        flat = cloned_proxy(task.teacher, stages, task.seed, real_steps.append)
     explained = stages.explained_variance  # of the fit that `cloned_proxy` has made
     _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
     return {"real_steps": sum(real_steps), "explained_variance": explained}

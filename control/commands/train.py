@@ -31,7 +31,6 @@ from control.loops.build import check_accelerator
 from control.loops.process import configure_process
 from control.reports.curves import solved_return
 from control.reports.outputs import check_outputs, write_outputs
-from control.reports.runs import note_other_versions
 from control.reports.tables import number_text, solved_verdict
 from control.reports.tags import GREEDY
 from control.reports.verdict import read_verdict
@@ -74,7 +73,6 @@ def train(
     initial_checkpoint: Checkpoint | None = None
     if run.reload:
         initial_checkpoint = checkpoints.load(run.reload)
-        note_other_versions(run.reload, initial_checkpoint.path, "reload")
     module = build_module(settings)
     if initial_checkpoint and isinstance(module, AgentModule):
         module.load_weights(initial_checkpoint)

@@ -25,14 +25,14 @@ from models.streams import Streams, derive_seed
 
 
 def add_visited_states(
-    mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
+    mean: Tensor, stages: Stages, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` of a search with new initial states, if the settings require them
     (`Stages.with_visited_states`, which also describes ``scaled``). The states are visited in episodes on the real
     environment by the policy that has the highest rewards in the proxy ``mean``. ``seed`` and ``generation`` determine
     these episodes. ``count_steps`` is called with the number of their steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
-    get_obs = partial(visited_states, game=game, seed=state_seed, count_steps=count_steps)
+    get_obs = partial(visited_states, game=stages.game, seed=state_seed, count_steps=count_steps)
     return stages.with_visited_states(mean, get_obs, scaled)
 
 
@@ -82,7 +82,6 @@ class InitialSearch:
 
     config: SearchConfig
     stages: Stages
-    game: str
     seed: int
     kinds: int
     train: Callable[[Tensor, list[int]], Outcome]
@@ -93,15 +92,15 @@ class InitialSearch:
         the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies, by the fitness of
         perturbed copies or, with ``initial_generations``, by short searches. The choice matters: perturbations of more
         than half of random bandits do not change their fitness."""
-        config, stages, game, seed = self.config, self.stages, self.game, self.seed
+        config, stages, seed = self.config, self.stages, self.seed
         if config.start_from is not None:
             if is_teacher(config.start_from):
-                return cloned_proxy(config.start_from, stages, game, seed, self.count_steps)
-            return first_parameters(config.start_from, config, stages.spaces, game)
+                return cloned_proxy(config.start_from, stages, seed, self.count_steps)
+            return first_parameters(config.start_from, config, stages.spaces, stages.game)
         draws = config.initial_draws
         random_means = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
         add_states = partial(add_visited_states, generation=0, count_steps=self.count_steps, scaled=True)
-        candidates = torch.stack([add_states(mean, stages, game, seed) for mean in random_means])  # [draws, D]
+        candidates = torch.stack([add_states(mean, stages, seed) for mean in random_means])  # [draws, D]
         if draws == 1:
             return candidates[0]
         if config.initial_generations is None:

@@ -344,9 +344,7 @@ def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
     return geometric_sum * trajectory.truncated.any(0)
 
 
-def cloned_proxy(
-    source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
-) -> Tensor:
+def cloned_proxy(source: str, stages: Stages, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
     """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
 
     The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward; ``stages`` determines
@@ -355,8 +353,8 @@ def cloned_proxy(
     Raises SettingError if no proxy with these settings can be made from the policy.
     """
     needs_values = stages.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
-    act = teacher(source, game, stages.spaces)
-    policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act
-    episodes = TeacherEpisodes(act, game, seed, count_steps)
+    act = teacher(source, stages.game, stages.spaces)
+    policy = teacher(source, stages.game, stages.spaces, needs_values) if needs_values else act
+    episodes = TeacherEpisodes(act, stages.game, seed, count_steps)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
     return stages.cloned_from_policy(policy, episodes, streams)[0]  # of the only stream

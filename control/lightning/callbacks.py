@@ -114,7 +114,6 @@ class RunLog(Callback):
     boards."""
 
     def __init__(self, run_dir: Path, module: RunModule):
-        self.seeds = module.seeds
         self.metrics = MetricsFile(run_dir / "metrics.csv")
         if module.epoch:  # the run resumes
             self.metrics.resume_after(self._keys(module))
@@ -140,7 +139,7 @@ class RunLog(Callback):
 
     def _keys(self, module: RunModule) -> list[dict[str, int]]:
         """Return the columns that identify the rows of an epoch."""
-        pairs = zip(module.env_steps.tolist(), self.seeds, strict=True)
+        pairs = zip(module.env_steps.tolist(), module.seeds, strict=True)
         return [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
 
 

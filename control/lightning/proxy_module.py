@@ -110,9 +110,7 @@ class ProxyModule(RunModule):
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
         run = self.settings.run
         train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
-        search = InitialSearch(
-            self.config, self.stages, run.gamename, run.seed, self.num_kinds, train, self.count_real_steps
-        )
+        search = InitialSearch(self.config, self.stages, run.seed, self.num_kinds, train, self.count_real_steps)
         return search.mean()
 
     def another_mean(self, seed: int) -> Tensor:
@@ -210,8 +208,7 @@ class ProxyModule(RunModule):
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
         """Return the ``mean [D]`` before a generation, with new initial states if the settings require them."""
-        run = self.settings.run
-        return add_visited_states(mean, self.stages, run.gamename, run.seed, generation, self.count_real_steps)
+        return add_visited_states(mean, self.stages, self.settings.run.seed, generation, self.count_real_steps)
 
     def count_real_steps(self, steps: int) -> None:
         """Count steps in the real environment."""

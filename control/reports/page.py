@@ -16,7 +16,7 @@ from control.cli.words import command_line
 from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
-from control.reports.plot import distinct_labels, draw, figure_of
+from control.reports.plot import Figure, draw, figure_of
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import find_groups, short_path
 from control.reports.statistics import MIN_RUNS
@@ -40,23 +40,24 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     a folder, by default the common folder of the runs. Returns the exit code 0. Raises SettingError if there are no
     runs or the page cannot be written."""
     run_groups = find_groups(run_dirs, "report")
-    labels, _ = distinct_labels([group.names for group in run_groups])
+    figure = figure_of(run_groups)
     groups = []
-    for label, group in zip(labels, run_groups, strict=True):
-        groups.append(ReportGroup(group.names, group.runs, label, tables.summarise(group)))
+    for (label, summary), group in zip(figure.summary.items(), run_groups, strict=True):
+        groups.append(ReportGroup(group.names, group.runs, label, summary))
     paths = [folder.path for group in groups for folder in group.folders]
     for path in paths:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
     target = output_file(out or Path(os.path.commonpath(paths)), "report_out", "report", ("html",))
     check_writable("report_out", target)
-    atomic_write_text(target, _page(groups, run_dirs, target))
+    atomic_write_text(target, _page(groups, figure, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
 
-def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path) -> str:
-    """Return the HTML of the page. ``run_dirs`` and ``target`` are for its last lines, the commands that make it."""
+def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path], target: Path) -> str:
+    """Return the HTML of the page. ``figure`` is of the same groups. ``run_dirs`` and ``target`` are for the last
+    lines, the commands that make the page."""
     folders = {}  # with the names of runs
     for group in groups:
         for folder in group.folders:
@@ -75,7 +76,7 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
         held_out=_held_out_table(folders),
         notes=_notes(groups),
         seed_tables=_seed_tables(groups),
-        figures=_page_figures(groups),
+        figures=_page_figures(figure, _title(groups)),
         films=[(path, folder.film_text(path), folders[folder]) for folder, path in films[:MAX_FILMS]],
         more_films=max(0, len(films) - MAX_FILMS),
         learned={label: pictures for label, pictures in learned.items() if pictures},
@@ -231,16 +232,15 @@ def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:
     return Table([["run", *headings], *rows], "Returns of new agents that trained on the winner") if cells else None
 
 
-def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:
+def _page_figures(figure: Figure, page_title: str) -> list[Picture]:
     """Return the figures of `--plot`. Empty if neither returns nor losses were logged."""
-    figure = figure_of(groups)
     if not any(arm.curves for arm in figure.arms):
         return []
     pictures = []
     with tempfile.TemporaryDirectory() as folder:
         for file in draw(figure, Path(folder, "figure.svg"), FigureStyle(narrow=True)):
             title = file.stem.removeprefix("figure").strip("_").capitalize()  # of figure, figure_losses, ...
-            alt = f"{title or 'Curves'} of {_title(groups)}. The tables have the numbers"
+            alt = f"{title or 'Curves'} of {page_title}. The tables have the numbers"
             pictures.append(Picture(data_url(file), alt, title, data_url(narrow_file(file))))
     return pictures
 

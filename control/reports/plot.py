@@ -146,12 +146,10 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
         figure, folder = figure_of(groups), Path(os.path.commonpath(made_from))
     stem = _file_stem(_environments(figure.arms), {arm.label for arm in figure.arms}, style)
     target = figures.figure_file(out or folder, style=style, stem=stem)
-    figures.check_writable("plot_out", target)
     numbers_path = earlier_json or target.with_suffix(".json")
-    if not earlier_json:
-        if numbers_path.is_file():  # raise an error rather than replace a file of something else
-            read_numbers(numbers_path, "plot_out", "another name")
-        figures.check_writable("plot_out", target, numbers_path)
+    if not earlier_json and numbers_path.is_file():  # raise an error rather than replace a file of something else
+        read_numbers(numbers_path, "plot_out", "another name")
+    figures.check_writable("plot_out", target, *([] if earlier_json else [numbers_path]))
     tag, tasks = figure.comparison
     if not tasks and not any(arm.curves for arm in figure.arms):
         raise SettingError(f"{figure.title or 'these runs'}: neither returns nor losses were logged yet")
@@ -339,7 +337,7 @@ def _draw_panels(
     with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
-                axes[0].plot([], [], color=colour, label=curves.shown_label(label))
+                axes[0].plot([], [], color=colour, label=label)
         for axis, panel in zip(axes, panels, strict=True):
             for arm in panel.arms:
                 steps, values = arm.curves[panel.tag]

@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from control.cli.colour import note
 from control.cli.files import read_mapping
 from control.reports.statistics import Array
 from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
-from control.storage.run_dir import read_columns, version_folders
+from control.storage.run_dir import read_columns
 from envs.names import resolve
 from models.settings import SettingError, UserError
 
@@ -184,7 +184,10 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
-    _note_versions(unused_versions)
+    for used, unused in list(unused_versions.items())[:1]:  # a note about one run suffices
+        names_of_unused = ", ".join(folder.name for folder in unused)
+        text = f"the newest version of a run counts: {short_path(used)} (not {names_of_unused})"
+        note(f"{text}; for another, name its folder: {shlex.quote(short_path(next(iter(unused))))}")
     for group in groups.values():
         group.runs.sort(key=lambda run: run.seed)
     return [groups[names] for names in sorted(groups)]
@@ -242,27 +245,6 @@ def return_tags(runs: Sequence[Run]) -> list[str]:
     """Return the tags of logged returns, without noisier tags of the same quantity (`without_replaced`)."""
     common = [tag for tag in tags("return") if all(run.has(tag) for run in runs)]
     return without_replaced(logged(runs, tags("return")), common)
-
-
-def note_other_versions(path: str, used_path: Path, flag: str) -> None:
-    """Print a note if the folder ``path``, the value of a ``flag``, has several versions of a run. ``used_path`` is a
-    file in the version that is used."""
-    newest_first = version_folders(Path(path))[::-1]
-    used = [folder for folder in newest_first if folder in used_path.parents]
-    unused = [folder for folder in newest_first if folder not in used]
-    if used and unused:
-        _note_versions({used[0]: unused}, f"--{flag} ")
-
-
-def _note_versions(unused_versions: Mapping[Path, Iterable[Path]], flag: str = "") -> None:
-    """Print a note about the first of ``unused_versions`` (used run folder -> unused folders), if there are any.
-    ``flag`` precedes the folder that the user can name instead."""
-    if unused_versions:
-        used, unused = next(iter(unused_versions.items()))
-        names = ", ".join(folder.name for folder in unused)
-        other = shlex.quote(short_path(next(iter(unused))))
-        text = f"the newest version of a run counts: {short_path(used)} (not {names})"
-        note(f"{text}; for another, name its folder: {flag}{other}")
 
 
 def short_path(path: Path) -> str:

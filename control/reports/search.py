@@ -185,7 +185,9 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about an experimental evaluator
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
-        return optuna.importance.get_param_importances(study, evaluator=evaluator)
+        importance = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    # Optuna returns equal importances in an order that differs between processes.
+    return {name: importance[name] for name in sorted(space, key=importance.__getitem__, reverse=True)}
 
 
 def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -107,7 +107,7 @@ def summary_text(title: str, summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -> Table:
+def seed_table(group: dict[str, Any], corner: str = "seed") -> Table:
     """Return the table of the statistics of a group (`summarise`): a row for each seed and, for several seeds, the
     three rows `AGGREGATES`. A return is shown as ``LAST (BEST)``. ``corner`` is the first cell of the header."""
     returns = list(group["over_seeds"])
@@ -122,7 +122,7 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
     columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in returns]
     if len(group["seeds"]) > 1:
         rows += [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
-    return Table(rows, caption)
+    return Table(rows)
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:

@@ -7,6 +7,7 @@ Runs of other families are skipped. A curve ends with its shortest seed. If the 
 figure, the script draws its numbers: means and intervals of the last tenth of the steps and of the whole curve.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -19,15 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from control.reports.curves import (
-    MIN_RUNS,
-    STEPS_LABEL,
-    Level,
-    draw_curves,
-    draw_levels,
-    scale,
-    share_limits,
-)
+from control.reports.curves import MIN_RUNS, STEPS_LABEL, Level, draw_curves, draw_levels, scale, share_limits
 from control.reports.figures import (
     COLOURS,
     INK,
@@ -44,7 +37,7 @@ from control.reports.runs import LAST, Array, Run
 from control.reports.statistics import interval
 from control.reports.tables import Table, seeds_text
 from control.reports.tags import GREEDY, REWARD_RATE
-from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of, style_of
+from experiments.comparison import check_counts, check_seed_is_new, command_line, run_script, runs_of, style_of
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.settings import SettingError
 
@@ -94,11 +87,10 @@ def load(folders: Sequence[Path]) -> dict[Place, Panel]:
     """Return the panels of all runs. Raises SettingError if there are no runs, or if runs of one panel differ in
     settings."""
     panels: dict[Place, Panel] = {}
-    for settings, run in runs_of(folders, IMPLEMENTATIONS):
-        _add(panels, settings, run)
     order = list(IMPLEMENTATIONS)
-    for panel in panels.values():
-        panel.runs = {name: panel.runs[name] for name in sorted(panel.runs, key=order.index)}
+    matching_runs = runs_of(folders, IMPLEMENTATIONS)
+    for settings, run in sorted(matching_runs, key=lambda pair: order.index(pair[0].run.implementation)):
+        _add(panels, settings, run)
     return {place: panels[place] for place in sorted(panels)}
 
 
@@ -191,10 +183,7 @@ def table(summary: dict[str, Any]) -> str:
 
 def _cells(number: dict[str, Any], seeds: int) -> list[str]:
     bounds, placeholder = number["interval"], {1: "one seed", 2: "two seeds"}.get(seeds, "-")
-    return [
-        f"{number['mean']:#.4g}",
-        f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else placeholder,
-    ]
+    return [f"{number['mean']:#.4g}", f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else placeholder]
 
 
 LEVELS = "optimum or script: the best known policy; random: uniformly random actions"
@@ -278,17 +267,20 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
             share_limits(axes[2 * i : 2 * i + 2], "x")
 
 
-def make(folders: Sequence[Path], out: Path, window: int, frequency: int, style: FigureStyle) -> None:
+def make(options: argparse.Namespace) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for wrong options."""
-    for name, value in (("window", window), ("frequency", frequency)):
-        if value < 1:
-            raise SettingError(f"{name} is {value}; allowed: integer, at least 1")
-    out = figure_file(out, "out")
-    if folders[0].suffix == ".json":
-        redraw(folders[0], out, style)
+    check_counts(options, window=1, frequency=1)
+    out, style, window, frequency = (
+        figure_file(options.out, "out"),
+        style_of(options),
+        options.window,
+        options.frequency,
+    )
+    if options.logdir[0].suffix == ".json":
+        redraw(options.logdir[0], out, style)
         print(f"Figure:  {out}")
         return
-    panels = load(folders)
+    panels = load(options.logdir)
     summary = summarise(panels, window, frequency)
     show(table(summary), summary, lambda out: draw(panels, window, frequency, out, style), out)
 
@@ -298,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
     flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
     options = flags.parse_args(argv)
-    return run_script(lambda: make(options.logdir, options.out, options.window, options.frequency, style_of(options)))
+    return run_script(lambda: make(options))
 
 
 if __name__ == "__main__":

@@ -26,15 +26,7 @@ import trainer
 from control.cli.errors import show
 from control.cli.parse import parse
 from control.reports.curves import RETURN_LABEL, STEPS_LABEL, scale, share_limits
-from control.reports.figures import (
-    COLOURS,
-    GREY,
-    WIDTH,
-    balanced,
-    figure_panels,
-    set_title,
-    write_numbers,
-)
+from control.reports.figures import COLOURS, GREY, WIDTH, balanced, figure_panels, set_title, write_numbers
 from control.reports.figures import rows as rows_of
 from control.reports.runs import Array, read_runs
 from control.reports.tables import Table

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from envs.names import resolve
-from experiments.comparison import run_script, script_flags
-from models.settings import SettingError
+from experiments.comparison import check_counts, run_script, script_flags
 
 DISCOUNT = 0.99
 CRITIC_STEPS = 500
@@ -123,9 +122,7 @@ def main() -> None:
     parser.add_argument("--critic_episodes", type=int, default=200, help="episodes that the critic is fitted to")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for name, least in (("batches", 2), ("episodes", 1), ("critic_episodes", 1)):
-        if (value := getattr(options, name)) < least:
-            raise SettingError(f"{name} is {value}; allowed: integer, at least {least}")
+    check_counts(options, batches=2, episodes=1, critic_episodes=1)
     measure(options.game, options.batches, options.episodes, options.critic_episodes, options.seed)
 
 

@@ -7,7 +7,6 @@ Runs of other families are skipped. If the argument is the JSON of an earlier fi
 means.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from control.reports.figures import (
     COLOURS,
     WIDTH,
     FigureStyle,
+    balanced,
     figure_file,
     figure_files,
     figure_panels,
@@ -45,7 +45,7 @@ from control.reports.figures import (
 from control.reports.runs import Run, logged
 from control.reports.tables import AGGREGATES, Table, aggregates, over_seeds, seeds_text
 from control.reports.tags import RUNNING_MEAN
-from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of, style_of
+from experiments.comparison import Layout, check_seed_is_new, command_line, numbers_in, run_script, runs_of, style_of
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config
 from models.settings import SettingError
 
@@ -164,10 +164,13 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
     colours = _colours(comparison.arms)
     counts = [len(arm.runs) for arm in comparison.arms.values()]
     title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
-    panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
+    panels = []
+    for heading, tag, names, label in PANELS:
+        if any(logged(arm.runs, [tag]) for arm in comparison.arms.values() if arm.implementation in names):
+            panels.append((heading, tag, names, label))
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = solved_levels(comparison.game)
-    lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
+    lengths = [returns, *balanced(len(panels) - returns, max_columns=2)]
     with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=CURVES_NOTE) as axes:
         for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
             for name, arm in comparison.arms.items():
@@ -187,14 +190,6 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
 
 def _colours(arms: Iterable[str]) -> dict[str, str]:
     return dict(zip(arms, COLOURS, strict=False))
-
-
-def _of(comparison: Comparison, names: Sequence[str]) -> list[Arm]:
-    return [arm for arm in comparison.arms.values() if arm.implementation in names]
-
-
-def _pairs(count: int) -> list[int]:
-    return [2] * (count // 2) + [1] * (count % 2)
 
 
 def _draw_best(
@@ -218,13 +213,10 @@ def _draw_best(
 
 def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
     """Draw the best running means in the JSON of an earlier figure. Raises SettingError for another file."""
-    try:
-        summary = json.loads(numbers.read_text(encoding="utf-8"))
-        task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in summary["arms"].items()}
-        game, length = summary["game"], summary["running_mean_len"]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
-    _draw_best(out, style, numbers, task, game, length, _colours(task))
+    layout = Layout(("game", "running_mean_len", "arms"))
+    summary = numbers_in("logdir", numbers, layout, script="this figure")
+    task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in summary["arms"].items()}
+    _draw_best(out, style, numbers, task, summary["game"], summary["running_mean_len"], _colours(task))
     print("\n".join(f"Figure:  {path}" for path in figure_files(out, style)))
 
 

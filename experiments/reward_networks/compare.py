@@ -26,10 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from torch import Tensor
 
-from control.cli import parse
-from control.cli.options import flags as known_flags
-from control.cli.settings import Settings, build
-from control.cli.words import read_value
+from control.cli.parse import parse
+from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 from control.loops.build import check_spaces
@@ -46,9 +44,8 @@ from experiments.comparison import REWARD_ROWS, check_given, check_number, numbe
 from models.mixture import Mixture
 from models.off_policy import TwinCriticAgent
 from models.proxies import files
-from models.registry import agent_class, families_of, family, parse_agents
+from models.registry import agent_class, parse_agents
 from models.settings import SettingError, choice_error, kinds
-from models.vocabulary import translate
 from understudy.kinds import KINDS, MODES
 
 ADDITIVE_POTENTIAL = MODES[2]
@@ -65,16 +62,6 @@ Potential = Callable[[Tensor], Tensor]
 SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which the table shows mean returns
 
 
-@dataclasses.dataclass
-class Given:
-    """A potential that is the same for all members."""
-
-    potential: Potential
-
-    def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        return self.potential(obs)
-
-
 class Fixed:
     """Stand-in for `envs.make.Stages` with one fixed reward: ``weight`` times the task's, shaped by ``potential``."""
 
@@ -83,7 +70,8 @@ class Fixed:
 
     def stage(self, flat: Tensor, agent: Any) -> RewardedEnvironment:
         real = make_environment(self.game, agent.members, agent.envs)
-        phi = Given(self.potential or (lambda obs: obs.new_zeros(obs.shape[:2])))
+        potential = self.potential or (lambda obs: obs.new_zeros(obs.shape[:2]))
+        phi = lambda obs, info=None: potential(obs)  # noqa: E731
         return RewardedEnvironment(real, phi, ADDITIVE_POTENTIAL, agent.discounts(), weight=self.weight)
 
 
@@ -205,11 +193,9 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     }
 
 
-def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Proxy]:
-    """Load a learned reward from ``NAME=FILE`` and change its settings. Return the name and the reward.
-
-    Raises SettingError or ProxyError if it is no reward of ``game``, or if ``changes`` do not fit its network.
-    """
+def opened(word: str, game: str) -> tuple[str, files.Proxy]:
+    """Load a learned reward from ``NAME=FILE``. Return the name and the reward. Raises SettingError or ProxyError if it
+    is no reward of ``game``."""
     name, _, path = word.partition("=")
     if not (name and path):
         raise SettingError(f"reward is {word!r}; allowed: NAME=FILE")
@@ -218,20 +204,7 @@ def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Pro
         raise SettingError(f"reward is {word!r}, which is a {kind.noun}; allowed: a reward of {game}")
     if _task(proxy.game) != _task(game):
         raise SettingError(f"reward is {word!r}, which is of {proxy.game}; allowed: a reward of {game}")
-    flags_by_name, values = known_flags(proxy.implementation, proxy.game), {}
-    for key, _, text in (change.partition("=") for change in changes):
-        if key not in (config_kinds := kinds(type(proxy.config))):
-            raise choice_error("use", key, config_kinds)
-        if key in TESTING:
-            raise SettingError(f"--use {key}={text} has no effect: all agents train and are tested alike")
-        values[key] = read_value(flags_by_name[key], [text])
-    changed_proxy = dataclasses.replace(proxy, config=build(proxy.config, values))
-    if problem := family(changed_proxy.implementation).validate(changed_proxy.config):
-        raise SettingError(problem)
-    if (size := changed_proxy.networks.size) != len(proxy.parameters):
-        line = f"use is {' '.join(changes)!r}, with which {path} would have {size} weights"
-        raise SettingError(f"{line}; allowed: settings that leave it its {len(proxy.parameters)}")
-    return name, changed_proxy
+    return name, proxy
 
 
 def _task(game: str) -> str:
@@ -285,9 +258,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--seed", type=int, default=1000)
     flags.add_argument("--set", nargs="*", default=[], help="settings of the agents: lr=0.001 vary_hp=true")
     flags.add_argument(
-        "--use", nargs="*", default=[], help="settings of the learned rewards: mode=2 rn_output_scale=10"
-    )
-    flags.add_argument(
         "--only", nargs="*", help="beside the rewards that are given only these, by name; without a name the native one"
     )
     flags.add_argument("--weights", action="store_true", help="the native reward times one number too")
@@ -310,31 +280,20 @@ def compare(options: argparse.Namespace) -> None:
         raise SettingError(f"every is {test_every}; allowed: at most steps, which is {steps}")
     if (options.late or 0) > (last := steps // test_every * test_every):
         raise SettingError(f"late is {options.late}; allowed: at most {last}, the step of the last test")
-    if options.use and not options.reward:
-        raise SettingError("--use has no effect without --reward")
-    learned = [
-        (name, {"proxy": proxy})
-        for name, proxy in (opened(assignment, options.use, options.gamename) for assignment in options.reward)
-    ]
+    opened_rewards = [opened(assignment, options.gamename) for assignment in options.reward]
+    learned = [(name, {"proxy": proxy}) for name, proxy in opened_rewards]
     words = [
         f"--implementation=RN --gamename={options.gamename} --agent={options.agent or kind} --inner_steps={steps}",
         f"--test_every={test_every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
         "--inner_rule=budget --deploy_steps= --no_vary_hp",
     ]
     argv = [word for word in " ".join(words).split() if not word.endswith("=")]
-    settings = parse.parse(argv)
+    for assignment in options.set:
+        name, _, value = assignment.partition("=")
+        argv += [f"--{name}", *value.split(",")]
+    settings = parse(argv)
     if isinstance(settings.agent, Mixture):
         raise SettingError(f"agent is {options.agent!r}, of several families; allowed: agents of one family", "agent")
-    changes = {
-        name.replace("-", "_"): value.split(",")
-        for name, _, value in (assignment.partition("=") for assignment in options.set)
-    }
-    setting_names = [*kinds(type(settings.agent)), "solved_reward"]
-    families = families_of(settings.run.implementation, settings.run.agent)
-    translated_changes, _ = translate(changes, families, setting_names, functools.partial(getattr, settings.agent))
-    if unknown := [name for name in translated_changes if name not in setting_names]:
-        raise choice_error("set", unknown[0], setting_names)
-    settings = parse.parse([*argv, *(word for name, words in changes.items() for word in (f"--{name}", *words))])
     if settings.proxy.solved_reward is None:
         line = f"{options.gamename} has no return from which it is solved"
         raise SettingError(f"{line}; give one: --set solved_reward=-300")
@@ -346,9 +305,7 @@ def compare(options: argparse.Namespace) -> None:
     other_rewards = list(rewards(settings, options, loop))
     names = [*dict(other_rewards), *(name for name, _ in learned)]
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise SettingError(
-            f"reward is '{duplicates[0]}=...', and another row has this name; allowed: one name for each row"
-        )
+        raise SettingError(f"reward is '{duplicates[0]}=...'; allowed: a name that no other row has")
     if options.only is not None:
         selected_names, entries = options.only or ["native"], dict(other_rewards)
         if unknown := [name for name in selected_names if name not in entries]:

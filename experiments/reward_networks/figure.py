@@ -27,8 +27,6 @@ from envs.make import make_dynamics
 from experiments.comparison import (
     REWARD_ROWS,
     add_look,
-    are_numbers,
-    check_number,
     figure_to_write,
     numbers_in,
     run_script,
@@ -39,7 +37,7 @@ from models.proxies import files
 from models.settings import SettingError
 from understudy.rewards import shaped
 
-# Default selection of comparisons and rewards: a file can hold too many for one figure.
+# Selection of comparisons and rewards: a file can hold too many for one figure.
 COMPARISONS = (
     "cliff, QLearning",
     "cliff, QLearning, vary_hp=true",
@@ -65,27 +63,18 @@ REWARDS = (
 )
 MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
 NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
+DISCOUNT = 0.8  # of the agents, for the map
 FALL = -50.0  # `--simplify` draws moves grey that pay this or less, such as falls
 SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0, "pendulum": -300.0}
 
 
-def curves(
-    source: Path,
-    out: Path,
-    reward_names: Sequence[str],
-    of: Sequence[str],
-    max_steps: int,
-    style: FigureStyle,
-    columns: int,
-) -> None:
-    """Draw a panel for each comparison in ``of`` and a line for each reward in ``reward_names``. If the file has none
-    of the comparisons (or rewards), draw all of them."""
+def curves(source: Path, out: Path, style: FigureStyle, columns: int) -> None:
+    """Draw a panel for each of `COMPARISONS` and a line for each of `REWARDS`. If the file has none of the comparisons
+    (or rewards), draw all of them."""
     comparisons = numbers_in("source", source, REWARD_ROWS, script="compare.py")
-    if not comparisons or not all(drawable(row) for rows in comparisons.values() for row in rows.values()):
-        raise SettingError(f"source is '{source}', which holds no numbers of compare.py")
-    panels = {key: rows for key, rows in comparisons.items() if key in of} or comparisons
+    panels = {key: rows for key, rows in comparisons.items() if key in COMPARISONS} or comparisons
     names = list(dict.fromkeys(name for rows in panels.values() for name in rows))
-    line_names = [name for name in names if name in reward_names] or names
+    line_names = [name for name in names if name in REWARDS] or names
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(line_names)}
     styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(line_names)}
     lengths = balanced(len(panels), columns)
@@ -97,22 +86,8 @@ def curves(
                 row = rows[name]
                 total = row["every"] * row["tests"]
                 steps = np.linspace(total / len(row["mean"]), total, len(row["mean"]))
-                step_mask = steps <= (max_steps or total)
-                axis.plot(
-                    steps[step_mask],
-                    np.array(row["mean"])[step_mask],
-                    color=colours[name],
-                    linestyle=styles[name],
-                    label=name,
-                )
-                axis.fill_between(
-                    steps[step_mask],
-                    np.array(row["low"])[step_mask],
-                    np.array(row["high"])[step_mask],
-                    color=colours[name],
-                    alpha=0.1,
-                    linewidth=0,
-                )
+                axis.plot(steps, row["mean"], color=colours[name], linestyle=styles[name], label=name)
+                axis.fill_between(steps, row["low"], row["high"], color=colours[name], alpha=0.1, linewidth=0)
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
                 draw_levels(axis, [Level(level, "solved")])
@@ -120,14 +95,7 @@ def curves(
             axis.set(xlabel="training steps of an agent", ylabel="return on the real reward")
 
 
-def drawable(row: dict[str, Any]) -> bool:
-    """Return whether a row has curves of equal length and positive steps."""
-    lines, steps = [row[name] for name in ("mean", "low", "high")], [row["every"], row["tests"]]
-    well_formed = all(map(are_numbers, [*lines, steps])) and len({*map(len, lines)}) == 1
-    return well_formed and min(steps) > 0
-
-
-def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]:
+def paid_on_map(name: str) -> tuple[CellTable, str, np.ndarray]:
     """Return the map of a learned reward, its mode in words, and the reward ``[S, A]`` of each move in each cell.
 
     Raises SettingError if ``name`` is no reward of an environment with a map.
@@ -141,17 +109,17 @@ def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]
     moves = len(dynamics.actions)
     phi = networks.with_weights(proxy.parameters[None])(torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))[None])[0]
     next_phi = phi[dynamics.next_cell].view(-1, moves)
-    rewards = shaped(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], next_phi, discount).numpy()
+    rewards = shaped(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], next_phi, DISCOUNT).numpy()
     return dynamics, networks.mode.name, rewards
 
 
-def on_map(names: Sequence[str], out: Path, discount: float, style: FigureStyle, simplify: bool = False) -> None:
+def on_map(names: Sequence[str], out: Path, style: FigureStyle, simplify: bool = False) -> None:
     """Draw the reward of each move on the map, a panel for each learned reward. With ``simplify`` moves that pay -50 or
     less are grey and set no colour.
 
     Raises SettingError if a name is no reward of an environment with a map.
     """
-    maps = [paid_on_map(name, discount) for name in names]
+    maps = [paid_on_map(name) for name in names]
     height = sum(0.58 * len(dynamics.rows) + 0.25 for dynamics, *_ in maps)
     with figure_panels(out, rows_of(*[1] * len(maps)), (WIDTH, height), style) as axes:
         for axis, (dynamics, mode, rewards) in zip(axes, maps, strict=True):
@@ -200,26 +168,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("kind", choices=("curves", "map"))
     flags.add_argument("source", nargs="+", help="JSON of compare.py, or learned rewards")
     flags.add_argument("--out", type=Path, required=True)
-    flags.add_argument("--only", nargs="*", default=REWARDS, help="names of rewards")
-    flags.add_argument("--of", nargs="*", default=COMPARISONS, help="comparisons, as the file names them")
-    flags.add_argument("--most", type=int, default=0, help="last training step shown")
     flags.add_argument("--columns", type=int, choices=range(1, 5), default=2, help="panels in a row, of curves")
     flags.add_argument("--simplify", action="store_true", help="show rewards above -50 alone, on the map")
-    flags.add_argument("--discount", type=float, default=0.8, help="the agent's, for the map")
     add_look(flags)
     options = flags.parse_args(argv)
 
     def make() -> None:
         out = figure_to_write("out", options.out)
-        check_number("discount", options.discount, minimum=0, maximum=1)
         if options.kind == "curves" and len(options.source) > 1:
             raise SettingError(f"source is {' '.join(options.source)!r}; allowed for curves: one file")
         if options.kind == "curves":
-            curves(
-                Path(options.source[0]), out, options.only, options.of, options.most, style_of(options), options.columns
-            )
+            curves(Path(options.source[0]), out, style_of(options), options.columns)
         else:
-            on_map(options.source, out, options.discount, style_of(options), options.simplify)
+            on_map(options.source, out, style_of(options), options.simplify)
         print(out)
 
     return run_script(make)

@@ -27,9 +27,8 @@ from experiments.comparison import Layout, check_given
 from experiments.plotting import measure_and_draw, run_command
 from experiments.proxies import WrappedLoop, Wrapper
 from models.proxies import files
-from models.settings import SettingError
 
-FLAGS = "--implementation RN --gamename cliff --agent {agent} --lr 0.5 --no_compiled --inner_rule budget --no_vary_hp"
+FLAGS = "--implementation RN --gamename cliff --agent SARSA --lr 0.5 --no_compiled --inner_rule budget --no_vary_hp"
 COLUMNS = 12
 LAYOUT = Layout(("share", "return"), 1)
 NOTE = "share of the steps of all agents that enter a cell; falls end an episode"
@@ -49,28 +48,18 @@ class Counter(Wrapper):
 
 
 def measure(flags: argparse.Namespace) -> None:
-    """Train agents on both rewards. Raises SettingError or ProxyError if the file is no reward of Cliff."""
+    """Train SARSA agents on both rewards."""
     check_given(flags, LAYOUT, agents=1, steps=1)
-    proxy = files.load(flags.reward)
-    if proxy.game != "cliff" or proxy.config.proxy != "reward":
-        raise SettingError(
-            f"reward is {flags.reward!r}, {proxy.config.proxy} of {proxy.game}; allowed: reward of cliff"
-        )
+    proxy = files.load("cliff-additive-potential")
     torch.set_num_threads(1)
-    settings = parse(FLAGS.format(agent=flags.agent).split())
+    settings = parse(FLAGS.split())
     results = {}
     for name in ("learned", "native"):
-        config = dataclasses.replace(
-            settings.proxy if name == "native" else proxy.config,
-            inner_steps=flags.steps,
-            test_every=None,
-            compiled=False,
-            inner_rule="budget",
-            test_episodes=1,
-        )
-        loop = WrappedLoop(Counter, config, flags.agent, settings.agent, "cliff")
+        config = dataclasses.replace(settings.proxy if name == "native" else proxy.config, compiled=False)
+        loop = WrappedLoop(Counter, config, "SARSA", settings.agent, "cliff")
         rows = None if name == "native" else proxy.parameters.expand(flags.agents, -1)
-        outcome = loop.run(rows, fresh_seeds(0, "visits", flags.agents))
+        changes: dict[str, Any] = {"test_every": None, "inner_rule": "budget", "test_episodes": 1}
+        outcome = loop.run(rows, fresh_seeds(0, "visits", flags.agents), inner_steps=flags.steps, **changes)
         entered = torch.stack([counter.entered for counter in loop.wrappers]).sum(0)
         share = entered / entered.sum()
         results[name] = {
@@ -78,7 +67,7 @@ def measure(flags: argparse.Namespace) -> None:
             "return": float(outcome.scores.mean()),
             "agents": flags.agents,
             "steps": flags.steps,
-            "agent": flags.agent,
+            "agent": "SARSA",
         }
         print(f"{name}: mean return {results[name]['return']:.1f} after {flags.steps:,} steps", flush=True)
     write_numbers(flags.json, results)
@@ -102,8 +91,6 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     flags, measuring, _ = measure_and_draw(__doc__)
-    measuring.add_argument("--reward", default="cliff-additive-potential", help="name or file of a learned reward")
-    measuring.add_argument("--agent", choices=("SARSA", "QLearning"), default="SARSA")
     measuring.add_argument("--agents", type=int, default=100)
     measuring.add_argument("--steps", type=int, default=1000)
     return run_command(flags.parse_args(argv), measure, LAYOUT, fill, ([[0], [1]], (WIDTH, 3.6)), NOTE)

@@ -140,20 +140,17 @@ def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]
         if arm not in cells:
             continue
         cell = cells[arm]
-        means = [float(np.mean(returns)) for returns in cell["returns"]]
-        best = np.argsort(-np.array(means), kind="stable").tolist()
-        for label, indices in (("all", best), (f"best {-(-len(best) // 2)}", best[: -(-len(best) // 2)])):
-            if label == "all" or arm == "varied" and len(best) > 2:
-                samples.append(
-                    (
-                        arm,
-                        label,
-                        {
-                            name: np.concatenate([np.array(cell[name][i], float) for i in indices])
-                            for name in ("returns", "steps", "episodes")
-                        },
-                    )
-                )
+        best_first = sorted(range(len(cell["returns"])), key=lambda i: -float(np.mean(cell["returns"][i])))
+        selections = {"all": best_first}
+        if arm == "varied" and len(best_first) > 2:
+            half = -(-len(best_first) // 2)  # rounded up
+            selections[f"best {half}"] = best_first[:half]
+        for label, indices in selections.items():
+            numbers = {
+                name: np.concatenate([np.array(cell[name][i], float) for i in indices])
+                for name in ("returns", "steps", "episodes")
+            }
+            samples.append((arm, label, numbers))
     return samples
 
 
@@ -176,25 +173,19 @@ def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
             steps, episodes = values["steps"], values["episodes"]
             bottom_axis.bar(place - 0.2, steps.mean(), 0.36, color=COLOUR[arm], alpha=1 if label == "all" else 0.6)
             bottom_axis.bar(place + 0.2, episodes.mean() * scale, 0.36, color=COLOUR[arm], alpha=0.35)
-            bottom_axis.plot(
-                [place - 0.2] * 2,
-                [max(0, steps.mean() - steps.std()), steps.mean() + steps.std()],
-                color=COLOURS[6],
-                linewidth=0.8,
-            )
-            mean = f"{values['returns'].mean():.1f}"
-            bottom_axis.text(
-                place, 0.99, mean, ha="center", va="top", fontsize=7, transform=bottom_axis.get_xaxis_transform()
-            )
+            low_steps, high_steps = max(0, steps.mean() - steps.std()), steps.mean() + steps.std()
+            bottom_axis.plot([place - 0.2] * 2, [low_steps, high_steps], color=COLOURS[6], linewidth=0.8)
+            mean, transform = f"{values['returns'].mean():.1f}", bottom_axis.get_xaxis_transform()
+            bottom_axis.text(place, 0.99, mean, ha="center", va="top", fontsize=7, transform=transform)
         top_axis.set(title=kind, xlabel="test return", xlim=(at[0], at[-1]), yscale="log", ylim=(1e-4, 0.3))
-        bottom_axis.set_ylim(
-            0, 1.2 * max(max_steps, *(values["steps"].mean() + values["steps"].std() for *_, values in bars))
-        )
+        highest = max(max_steps, *(values["steps"].mean() + values["steps"].std() for *_, values in bars))
+        bottom_axis.set_ylim(0, 1.2 * highest)
         bottom_axis.set_xticks(range(len(bars)), [f"{arm}\n{label}" for arm, label, _ in bars], fontsize=6)
         bottom_axis.grid(False, axis="x")
-        bottom_axis.secondary_yaxis("right", functions=(lambda y, s=scale: y / s, lambda y, s=scale: y * s)).set_ylabel(
-            "episodes (pale)" if kind == kinds_present[-1] else ""
+        episodes_axis = bottom_axis.secondary_yaxis(
+            "right", functions=(lambda y, s=scale: y / s, lambda y, s=scale: y * s)
         )
+        episodes_axis.set_ylabel("episodes (pale)" if kind == kinds_present[-1] else "")
         if not i:
             top_axis.set_ylabel("density")
             bottom_axis.set_ylabel("training steps")

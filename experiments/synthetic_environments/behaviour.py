@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from control.cli.parse import parse
-from control.commands.evaluate import agent_settings, proxy_or_checkpoint
+from control.commands.evaluate import agent_settings
 from control.loops.build import check_spaces
 from control.reports.figures import FigureStyle, write_numbers
 from control.reports.synthetic import behaviour, draw_histograms, draw_rewards, histograms
 from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script, script_flags
-from models.proxies.files import Proxy
+from experiments.synthetic_environments.exam import opened
 from models.registry import agent_class, parse_agents
 from models.settings import SettingError
 
@@ -61,11 +61,7 @@ def make(flags: argparse.Namespace) -> None:
     name, agent, reward_path = flags.proxy, flags.agent, flags.paid
     check_given(flags, LAYOUT)
     figures = pages(flags)
-    proxy = proxy_or_checkpoint(name)
-    if not isinstance(proxy, Proxy) or proxy.config.proxy not in ("mdp", "bandit"):
-        raise SettingError(f"proxy is {name!r}, which is no synthetic environment")
-    if reward_path and proxy.config.proxy != "bandit":
-        raise SettingError(f"--paid has no effect: {name} is no bandit")
+    proxy = opened(name)
     rewards = {}
     if reward_path:
         rewards = {"light": reward_path, "dark": reward_path.with_stem(f"{reward_path.stem}_dark")}

@@ -25,15 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from control.commands.evaluate import agent_settings
-from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import InnerLoop
 from control.reports.figures import write_numbers
 from control.reports.search import describe, iqm_text
 from envs.synthetic import Stages
 from experiments.comparison import Layout, check_given, run_script, script_flags
-from experiments.proxies import load_proxy
+from experiments.proxies import load_proxy, train_and_test
 from models.proxies.files import Proxy
-from models.proxies.synthetic.config import Config
 from models.registry import agent_class, default_config
 from models.settings import SettingError
 from models.streams import Streams, derive_seed
@@ -75,24 +73,22 @@ def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool =
     """Run one exam and return its numbers as plain data. ``real``: agents train on the real environment instead."""
     kind, count, changed = EXAMS[name]
     count = agents or count
-    config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
-    agent_config = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
     if name == SUPERVISED:
-        return taught(proxy, config, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
-    workers = make_workers((config, kind, dataclasses.replace(agent_config, **changed), proxy.game))
+        return taught(proxy, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
+    agent_config = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.process_time()
-    proxies, steps = None if real else proxy.parameters.expand(count, -1), config.steps_in_use
-    outcome = workers.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
-    row = describe(outcome, config) | {"cpu_seconds": time.process_time() - started}
+    outcome = train_and_test(proxy, kind, dataclasses.replace(agent_config, **changed), seeds, real)
+    row = describe(outcome, proxy.config) | {"cpu_seconds": time.process_time() - started}
     if proxy.game == "cartpole":
         short = dataclasses.replace(outcome, returns=outcome.returns.clamp(max=200))
-        row["of_200"] = describe(short, dataclasses.replace(config, solved_reward=195.0))
+        row["of_200"] = describe(short, dataclasses.replace(proxy.config, solved_reward=195.0))
     return row
 
 
-def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
+def taught(proxy: Proxy, seeds: list[int]) -> dict:
     """Test policies that supervised learning trains on the pairs of ``proxy``; ``seeds`` set their initial weights."""
+    config: Any = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
     stages, started = Stages(config, proxy.game), time.process_time()
     pairs = stages.searched_part(proxy.parameters).expand(len(seeds), -1)
     policies = stages.train_on_pairs(pairs, proxy.parameters, Streams(seeds))
@@ -116,8 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make(options: argparse.Namespace) -> None:
     """Run all exams. Raises SettingError or ProxyError before the first training if an option is wrong."""
     check_given(options, LAYOUT, agents=1)
-    if options.real and {*options.exams} == {SUPERVISED}:
-        raise SettingError(f"--real has no effect with --exams {SUPERVISED}: no agent trains on an environment")
     proxies = {path: opened(path, options.exams) for path in options.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}

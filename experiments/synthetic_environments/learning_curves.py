@@ -28,10 +28,7 @@ from experiments.plotting import draw_pages, measure_and_draw, parse_with_extra_
 
 # Game -> title, return at which it is solved.
 GAMES = {"cartpole": ("CartPole, 200 steps", 195.0), "acrobot": ("Acrobot", -100.0)}
-SEARCHES = {
-    "paper": ["--preset", "paper"],
-    "recipe": ["--preset", "recipe", "--eval_every", "1"],
-}
+SEARCHES = {"paper": ["--preset", "paper"], "recipe": ["--preset", "recipe", "--eval_every", "1"]}
 LABELS = {"paper": "NES, published settings", "recipe": "OpenAI-ES, our settings"}
 COLOUR = {"paper": COLOURS[1], "recipe": COLOURS[0]}
 LAYOUT = Layout(("synthetic_steps", "returns"), 3)  # game -> search -> seed

@@ -32,11 +32,9 @@ from envs.names import CartPoleParameters
 from experiments.comparison import (
     Layout,
     add_look,
-    are_numbers,
     check_given,
     check_number,
     figure_to_write,
-    holds,
     numbers_in,
     run_script,
     script_flags,
@@ -118,16 +116,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"agents": options.agents, "episodes": options.episodes, "spread": options.spread, "regimes": results}
 
 
-def drawable(numbers: dict[str, Any]) -> bool:
-    """Return whether ``numbers`` has everything that the figure shows."""
-    regimes = numbers["regimes"]
-    if not (regimes and holds(regimes, Layout(tuple(variants()), 1)) and holds(regimes, Layout(SHOWN, 2))):
-        return False
-    rows = [row for regime in regimes.values() for row in regime.values()]
-    bounds = [row[name] for row in rows for name in ("iqm_low", "iqm_high") if row[name] is not None]
-    return are_numbers([numbers["spread"], *(row["iqm"] for row in rows), *bounds])
-
-
 def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
     """Draw a panel for each property: return over its factor, a line for each regime."""
     note = (
@@ -175,8 +163,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         style_of(options)  # raise for a wrong format before measuring
         torch.set_num_threads(1)
         numbers = numbers_in("numbers", options.numbers, LAYOUT) if options.numbers else measure(options)
-        if options.numbers and not drawable(numbers):
-            raise SettingError(f"numbers is '{options.numbers}', which holds no numbers of this script")
         if options.json:
             write_numbers(options.json, numbers)
         if options.out:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 Array = np.ndarray[Any, Any]
@@ -38,8 +39,6 @@ def lqr(obs: Array) -> Array:
 @functools.cache
 def _gain() -> Array:
     """Return the gain ``[4]`` of `lqr`, from the Riccati equation of CartPole linearised near upright."""
-    import gymnasium
-
     with gymnasium.make("CartPole-v1") as env:
         cartpole: Any = env.unwrapped
     cart, pole, half, step = cartpole.masscart, cartpole.masspole, cartpole.length, cartpole.tau
@@ -66,8 +65,6 @@ def crude(obs: Array) -> Array:
 @functools.cache
 def _best_drawn() -> Array:
     """Return the weights ``[4]`` of `crude`."""
-    import gymnasium
-
     weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
     with gymnasium.make("CartPole-v1") as env:
         lengths = [_episode_return(env, functools.partial(linear, row), 0) for row in weights]
@@ -117,8 +114,6 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
 
     Return the number of samples, the real steps of all episodes, and the controller.
     """
-    import gymnasium
-
     generator, num_draws, steps = np.random.default_rng(seed), 0, 0
     env = gymnasium.make("CartPole-v1")
     while True:
@@ -135,8 +130,6 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
 
 
 def main() -> None:
-    import gymnasium
-
     flags = argparse.ArgumentParser(description="What controllers by hand make of real environments")
     flags.add_argument("--episodes", type=int, default=100, help="of each controller")
     flags.add_argument("--search", type=int, default=0, metavar="N", help="random searches, seeds 0 to N - 1, instead")

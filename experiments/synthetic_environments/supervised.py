@@ -25,7 +25,6 @@ import numpy as np
 
 from control.cli.settings import RunConfig, from_dict
 from control.commands.train import build_module, fit
-from control.evolution.inner_loop import InnerLoop
 from control.loops.process import configure_process
 from control.reports.curves import draw_levels, solved_levels
 from control.reports.figures import COLOURS, WIDTH, figure_files, figure_panels, rows, set_title, write_numbers
@@ -41,6 +40,7 @@ from experiments.comparison import (
     script_flags,
     style_of,
 )
+from experiments.proxies import train_and_test
 from models.proxies import files
 from models.proxies.files import Proxy
 from models.registry import default_config
@@ -79,8 +79,7 @@ def fitted(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[st
         fit(module, Path(folder), [])
     about = {"seed": seed, "fit": module.fitted_to(), "fit_seconds": time.process_time() - started, "agents": {}}
     path.parent.mkdir(exist_ok=True)
-    spaces, scores = module.stages.spaces, {"scores": {"fit": about["fit"]}}
-    files.save(path, module.mean.detach()[0], config=module.config, spaces=spaces, game=game, description=scores)
+    module.save(path, scores={"fit": about["fit"]})
     return about
 
 
@@ -90,10 +89,9 @@ def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: i
     Return mean returns and lengths of training as lists over agents. ``returns`` omits agents that diverged.
     """
     agent = dataclasses.replace(default_config(kind, "cartpole"), vary_hp=True, vary=("lr",), **AGENTS[kind])
-    loop = InnerLoop(dataclasses.replace(proxy.config, test_episodes=10, test_limit=None), kind, agent, proxy.game)
     seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(count)]
-    proxies, started = None if real else proxy.parameters.expand(count, -1), time.process_time()
-    outcome = loop.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
+    started = time.process_time()
+    outcome = train_and_test(proxy, kind, agent, seeds, real, steps)
     finite = outcome.scores.isfinite()
     return {
         "returns": outcome.scores[finite].tolist(),
@@ -233,12 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--rows", nargs="+", choices=list(FITTED), default=list(FITTED), help="models")
     flags.add_argument("--kinds", nargs="+", choices=list(AGENTS), default=list(AGENTS))
     flags.add_argument("--models", type=int, default=5, help="models of each size")
-    flags.add_argument(
-        "--agents",
-        type=int,
-        default=8,
-        help="agents of each kind on each model",
-    )
+    flags.add_argument("--agents", type=int, default=8, help="agents of each kind on each model")
     flags.add_argument("--steps", type=int, default=10_000, help="steps that an agent trains for")
     flags.add_argument("--draw", action="store_true", help="table and figure of the numbers in the JSON, no training")
     add_look(flags)

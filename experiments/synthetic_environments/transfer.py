@@ -19,12 +19,10 @@ import gymnasium
 import numpy as np
 import torch
 
-import understudy  # registers the synthetic environments
+import understudy  # noqa: F401  registers the synthetic environments
 from control.reports.figures import write_numbers
 from experiments.comparison import Layout, check_given, run_script, script_flags
 from models.settings import SettingError
-from understudy.kinds import KINDS
-from understudy.program import IDS
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
 # All other settings are stable-baselines3's defaults.
@@ -52,28 +50,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
 SIDE_BY_SIDE = {"PPO as in CleanRL": 4}  # environments; 1 by default
 
 
-def checked(name: str, proxies: dict[str, str]) -> None:
-    """Check the options. ``name`` is the id of the real environment, ``proxies`` maps flags to files.
-
-    Raises SettingError or ProxyError if the environment cannot be built or has no discrete actions, or if a file is no
-    synthetic environment of it.
-    """
+def check_spaces(real_id: str, proxies: dict[str, str]) -> None:
+    """Raise SettingError or ProxyError unless ``real_id`` has discrete actions, and all ``proxies`` (flag -> file) are
+    synthetic environments with its spaces."""
     try:
-        with gymnasium.make(name) as env:
-            actions, shape = env.action_space, env.observation_space.shape
+        real = gymnasium.make(real_id)
     except (gymnasium.error.Error, ImportError, ValueError) as error:
-        raise SettingError(f"real_id is {name!r}, which Gymnasium cannot make: {error}", "real_id") from None
+        raise SettingError(f"real_id is {real_id!r}, which Gymnasium cannot make: {error}", "real_id") from None
+    shape, actions = real.observation_space.shape, real.action_space
     if not isinstance(actions, gymnasium.spaces.Discrete):
-        raise SettingError(f"real_id is {name!r}, whose actions are {actions}; allowed: discrete actions", "real_id")
+        raise SettingError(f"real_id is {real_id!r}, whose actions are {actions}; allowed: discrete actions", "real_id")
     for flag, path in proxies.items():
-        loaded = understudy.load(path)
-        game = loaded.game.partition(",")[0]
-        real_spec = gymnasium.registry.get(IDS.get(game, game))
-        same = real_spec is None or real_spec.name == gymnasium.spec(name).name
-        fits = loaded.observation_space.shape == shape and loaded.action_space == actions
-        if KINDS[loaded.kind].used_by or not (same and fits):
-            line = f"{flag} is {path!r}, which is a {KINDS[loaded.kind].noun} of {loaded.game}"
-            raise SettingError(f"{line}; allowed: synthetic environments of {name} (--real_id)", flag)
+        synthetic = gymnasium.make("understudy/Synthetic-v0", proxy=path)  # raises for a learned reward
+        if synthetic.observation_space.shape != shape or synthetic.action_space != actions:
+            line = f"{flag} is {path!r}, which has other spaces than {real_id} (--real_id)"
+            raise SettingError(f"{line}; allowed: synthetic environments of it", flag)
 
 
 def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
@@ -117,18 +108,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make(options: argparse.Namespace) -> None:
     """Train and test all agents. Raises SettingError or ProxyError before the first if an option is wrong."""
     check_given(options, Layout(("steps", "returns"), 1), steps=1, seeds=1, episodes=1)
-    checked(options.real_id, {where: getattr(options, where) for where in PROXIES if where in options.on})
+    check_spaces(options.real_id, {where: getattr(options, where) for where in PROXIES if where in options.on})
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
     for kind in options.agents:
         for where in options.on:
             started, proxy = time.process_time(), getattr(options, where, None)
-            returns = [
-                tested(
-                    trained(kind, where, options.steps, seed, proxy, options.real_id), options.episodes, options.real_id
-                )
-                for seed in range(options.seeds)
-            ]
+            returns = []
+            for seed in range(options.seeds):
+                agent = trained(kind, where, options.steps, seed, proxy, options.real_id)
+                returns.append(tested(agent, options.episodes, options.real_id))
             seconds = (time.process_time() - started) / options.seeds
             results[f"{kind} on {where}"] = {"steps": options.steps, "returns": returns, "cpu_seconds": seconds}
             returns_text = ", ".join(f"{value:.0f}" for value in returns)
