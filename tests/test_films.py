@@ -1,6 +1,7 @@
 """Films: speed, size, captions, several agents side by side."""
 
 import base64
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainer
 from control.films import pictures
+from control.films.encoding import mp4, poster
 from control.films.recording import Actor, record
 from envs.make import make_environment
 from fake_runs import Shown, refused
@@ -175,3 +177,15 @@ def test_film_is_a_video_player_in_notebooks(tmp_path: Path, brief: None) -> Non
     player = first_film._repr_html_()
     assert player.startswith("<video controls")
     assert base64.b64decode(player.split("base64,")[1].split('"')[0]) == first_film.path.read_bytes()
+
+
+def test_poster_is_of_an_mp4_alone(tmp_path: Path) -> None:
+    """A playlist with the suffix of a film could name any file."""
+    film, playlist = tmp_path / "film.mp4", tmp_path / "playlist.mp4"
+    with mp4(film, 10) as add:
+        for level in (0, 200, 200):
+            add(np.full((64, 96, 3), level, np.uint8))
+    picture = np.asarray(Image.open(io.BytesIO(poster(film))))
+    assert picture.shape == (64, 96, 3) and abs(int(picture.mean()) - 200) < 5
+    playlist.write_text(f"ffconcat version 1.0\nfile {film.name}\n")
+    assert poster(playlist) == poster(tmp_path / "missing.mp4") == b""

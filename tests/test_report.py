@@ -134,6 +134,7 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
         assert "#0072b2" not in svg.partition("</style>")[2]
     video = page.all("video")[0]["src"]
     film = next(compared.glob("**/final.mp4"))
+    assert page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,/9j/")
     assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
     sections = page.text.partition(" Settings RCP-R ")[2].partition(" Repeat ")[0].partition(" UDRL Not ")
     for section, lr in ((sections[0], "0.002"), (sections[2], "0.001")):

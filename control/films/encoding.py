@@ -71,6 +71,17 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
         raise UserError(f"{file_kind} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
 
 
+def poster(video: Path) -> bytes:
+    """Return the content of a JPEG: a typical frame among the first hundred. It is empty if the video cannot be
+    read."""
+    options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()  # "-": to the standard output
+    with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
+        # Only mp4 is accepted: files of other formats may name further files, which ffmpeg would read.
+        command = [encoder().get_ffmpeg_exe(), "-f", "mp4", "-i", str(video), *options]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
+    return b""
+
+
 def gif(video: Path) -> Path:
     """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if that fails."""
     path = video.with_suffix(".gif")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from control.films.encoding import poster
 from control.reports.figures import CYCLES, GREY, INK, INKS, PAPER, RULES
 from control.storage.versions import versions
 
@@ -49,6 +50,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["data_url"] = data_url
+    environment.filters["poster"] = lambda film: base64.b64encode(poster(film)).decode()
     environment.filters["with_code"] = _with_code
     # A word with hyphens, or a flag and its value, moves to the next line as a whole.
     words = re.compile(r"(--\w+ (?!-)\S+|\S+)")
