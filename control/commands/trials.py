@@ -5,6 +5,7 @@ Trials may themselves be searches for a proxy (proxy searches), as in Ferreira e
 paper, the score of a trial is the mean number of generations that three proxy searches need to solve the task.
 """
 
+import collections
 import contextlib
 import csv
 import dataclasses
@@ -52,13 +53,11 @@ Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an
 
 @dataclass
 class Trial:
-    """One trial, with its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the
-    best evaluation, which `Space.decode` converted from the suggestions ``raw`` of the search algorithm. ``course`` has
-    a row ``[length, score]`` for every evaluation, with the length of the trial until then (`trial_length`)."""
+    """One trial, as in ``trials.json``: its last and its best evaluation as name -> number, and its hyperparameters at
+    the best evaluation as the search algorithm suggested them (``raw``). ``course`` has a row ``[length, score]`` for
+    every evaluation, with the length of the trial until then (`trial_length`)."""
 
     number: int
-    folder: Path
-    values: dict[str, Any]
     raw: Mapping[str, Any]
     status: str = "running"
     last: Mapping[str, float] = field(default_factory=dict)
@@ -69,12 +68,6 @@ class Trial:
     def score(self) -> float:
         """The best score, ``-inf`` before the first evaluation."""
         return self.best.get(METRIC, -math.inf)
-
-    @property
-    def checkpoint(self) -> Path | None:
-        """The checkpoint with the best score, None if there is none."""
-        path = self.folder / "checkpoints" / "best.ckpt"
-        return path if path.exists() else None
 
 
 class Search:
@@ -92,8 +85,11 @@ class Search:
         """Write the files from which a search can be resumed. If this search is resumed, read its trials instead.
         Raises SettingError if their file is damaged."""
         if self.settings.subcommand.resume_search:
-            _, trials = read_trials(self.folder, "resume", self._dimensions, self._saved_trial)
-            self.trials = {trial.number: trial for trial in trials}
+            _, trials = read_trials(self.folder, "resume", self._dimensions, lambda record: Trial(**record))
+            for trial in trials:
+                self.trials[trial.number] = trial
+                if trial.status not in ENDED:
+                    trial.status = "interrupted"
             return
         run = self.settings.run
         tuning = dataclasses.asdict(self.settings.subcommand)  # settings of the command, which `to_yaml` omits
@@ -102,14 +98,6 @@ class Search:
         atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(values, sort_keys=False))
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
         self.write()
-
-    def _saved_trial(self, record: Mapping[str, Any]) -> Trial:
-        """Return a trial from its entry in ``trials.json``. If it had not ended, its status is "interrupted"."""
-        number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
-        trial = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), raw)
-        trial.status = record["status"] if record["status"] in ENDED else "interrupted"
-        trial.last, trial.best, trial.course = dict(record["last"]), dict(record["best"]), list(record["course"])
-        return trial
 
     @property
     def _dimensions(self) -> dict[str, Any]:
@@ -143,7 +131,7 @@ class Search:
         """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as the
         search algorithm suggested them."""
         if number not in self.trials:
-            self.trials[number] = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), dict(raw))
+            self.trials[number] = Trial(number, dict(raw))
             self.write()
         self.trials[number].status = "running"
         return self.trials[number]
@@ -157,8 +145,7 @@ class Search:
         trial.course.append([metrics[measure], metrics[METRIC]])
         is_better = metrics[METRIC] > trial.score  # False for NaN
         if is_better or SEARCHES in metrics:
-            trial.best = trial.last
-            trial.raw, trial.values = dict(raw), self.space.decode(raw)
+            trial.best, trial.raw = trial.last, dict(raw)
             if self.scored[0] is trial:  # the best of all trials
                 self._print(f"trial {number}: best so far, {self._text(trial)}")
         self.write()
@@ -184,8 +171,7 @@ class Search:
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
-        fields = ("number", "status", "raw", "last", "best", "course")
-        trials = [{name: getattr(trial, name) for name in fields} for trial in self.trials.values()]
+        trials = [dataclasses.asdict(trial) for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
         score_names = (METRIC, *self.evaluated)
         names = ["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *self.space.dimensions]
@@ -193,17 +179,19 @@ class Search:
         writer = csv.DictWriter(text, [*names, "checkpoint"], lineterminator="\n")
         writer.writeheader()
         for trial in self.ranked:
-            row: dict[str, Any] = {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""}
+            checkpoint = self._checkpoint(trial) or ""
+            row: dict[str, Any] = {"trial": trial.number, "status": trial.status, "checkpoint": checkpoint}
             row |= {name: trial.last.get(name, 0) for name in ("epoch", "env_steps")}
             if trial.best:
                 row |= {name: trial.best.get(name, math.nan) for name in score_names}
                 row["best_epoch"] = trial.best.get("epoch", math.nan)
-            writer.writerow(row | {name: _yaml_text(trial.values[name]) for name in self.space.dimensions})
+            hyperparameters = self.space.decode(trial.raw).items()
+            writer.writerow(row | {name: _yaml_text(value) for name, value in hyperparameters})
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
             line = f"# trial {winner.number} of {self.folder}: score {winner.score:.1f} {_progress_text(winner.best)}\n"
-            settings = trial_settings(self.settings, winner.values)
+            settings = trial_settings(self.settings, self.space.decode(winner.raw))
             atomic_write_text(self.folder / "best.yaml", line + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:
@@ -221,9 +209,9 @@ class Search:
             if list(self.folder.glob("trial_*/log.txt")):
                 problem += f"; see {self.folder}/trial_*/log.txt"
             raise UserError(problem)
-        statuses = [trial.status for trial in self.trials.values()]
-        counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]  # without repetitions
-        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
+        statuses = collections.Counter(trial.status for trial in self.trials.values())
+        counts = [f"{count} {status}" for status, count in statuses.items()]
+        trials = "1 trial" if len(self.trials) == 1 else f"{len(self.trials)} trials"
         minutes = (time.monotonic() - self.started) / 60
         prefix = "interrupted: " if interrupted else ""
         print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
@@ -239,21 +227,27 @@ class Search:
             logdir = ("--logdir", run.logdir) if "logdir" in self.settings.explicit_names else ()
             lines.append(("settings", path))
             commands.append(command(self.settings, "--config", path, *logdir))
-        if best and best[0].checkpoint:
-            lines.append(("checkpoint", best[0].checkpoint))
-            commands.append(command(self.settings, "--eval_agent", best[0].checkpoint))
+        if best and (checkpoint := self._checkpoint(best[0])):
+            lines.append(("checkpoint", checkpoint))
+            commands.append(command(self.settings, "--eval_agent", checkpoint))
         is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         return 130 if interrupted else 0
 
+    def _checkpoint(self, trial: Trial) -> Path | None:
+        """Return the checkpoint of a trial with its best score, None if there is none."""
+        path = self.folder / f"trial_{trial.number}" / "checkpoints" / "best.ckpt"
+        return path if path.exists() else None
+
     def _text(self, trial: Trial) -> str:
         """Return the best score of a trial and its hyperparameters as text, without hyperparameters that do not
         vary."""
+        values = self.space.decode(trial.raw)
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
-        values = ", ".join(f"{name} {_yaml_text(trial.values[name])}" for name in varied)
-        return f"score {trial.score:.1f} {_progress_text(trial.best)}  ({values})"
+        values_text = ", ".join(f"{name} {_yaml_text(values[name])}" for name in varied)
+        return f"score {trial.score:.1f} {_progress_text(trial.best)}  ({values_text})"
 
     def _print(self, line: str) -> None:
         """Print a line with the time since the start of the search."""
