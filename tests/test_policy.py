@@ -17,7 +17,6 @@ import trainer
 import understudy
 from control.cli.parse import parse
 from control.cli.settings import RunConfig, Settings
-from control.commands import exports
 from control.commands.run import export_policy
 from envs.make import spaces_of
 from helpers import ALL, CELLS, build, completed, default_game, flags, output_of, run_folder, tiny
@@ -296,12 +295,11 @@ def test_files_that_cannot_be_written_or_read_are_errors(tmp_path: Path) -> None
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:
-    path = exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "agent.safetensors")
+    agent = build("DDQN", spaces_of("cartpole"), [3])
+    path = exported(agent, tmp_path / "agent.safetensors")
     content = path.read_bytes()
-    tensors = {"layers.0.weight": np.ones((3, 4)), "layers.0.bias": np.zeros(3)}
-    tensors |= {"layers.1.weight": np.ones((2, 3)), "layers.1.bias": np.zeros(2)}
-    with pytest.raises(FileExistsError):
-        exports.write(path, tensors, HEADER)
+    with pytest.raises(SettingError, match="allowed: a new file"):
+        exported(agent, path)
     assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
 
 

@@ -10,26 +10,23 @@ from typing import Any
 import numpy as np
 from safetensors import numpy as safetensors_numpy
 
+from control.storage.run_dir import replacing
 from understudy.policy import CLIP_LIMIT, COMMAND_ROWS, KEY, ONE_HOT, check
 
 Tensors = Mapping[str, np.ndarray]
 Header = Mapping[str, Any]
 
 
-def write(path: str | Path, tensors: Tensors, header: Header) -> None:
-    """Write a policy to a new file. The ending of ``path`` is a key of `FORMATS`. `understudy.policy` describes
-    ``tensors`` and ``header``, whose entry ``format`` is added here. Raises ValueError for numbers that are not finite,
-    and OSError if the file exists or cannot be written."""
+def write(path: Path, tensors: Tensors, header: Header) -> None:
+    """Write a policy to a file. The ending of ``path`` is a key of `FORMATS`. `understudy.policy` describes ``tensors``
+    and ``header``, whose entry ``format`` is added here. Raises ValueError for numbers that are not finite, and OSError
+    if the file cannot be written."""
     tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
     check(header, tensors)
     format_number = 2 if "command" in tensors else 1  # readers of format 1 know no commands
-    content = FORMATS[Path(path).suffix]({"format": format_number, **header}, tensors)
-    with open(path, "xb") as file:  # fails if it exists
-        try:
-            file.write(content)
-        except OSError:
-            Path(path).unlink()  # a part of a policy
-            raise
+    content = FORMATS[path.suffix]({"format": format_number, **header}, tensors)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def _javascript(header: Header, tensors: Tensors) -> bytes:
