@@ -15,7 +15,7 @@ from control.cli.run_settings import COMMANDS, RunConfig, TuneConfig
 from control.cli.settings import Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
 from control.cli.words import NULL, as_word, one_word, pairs_of, read_value, split
-from models.mixture import Mixture, expand_shared
+from models.mixture import expand_shared
 from models.registry import canonical_names, families_of, family, implementations
 from models.settings import SettingError, check_value, format_value, names_with, raise_all
 from models.vocabulary import translate
@@ -26,13 +26,12 @@ Words = Mapping[str, list[Any]]
 FIRST = ("implementation", "gamename")  # translated first: which other settings exist depends on these
 
 
-def parse(argv: Sequence[str] | None = None) -> Settings:
-    """Parse the words of a command line, ``argv``, to settings. By default they are the arguments of this process.
-    Raises SettingError, with a line for each wrong name and value. Prints the text of ``--help`` or ``--version`` and
-    then raises SystemExit(0)."""
+def parse(argv: Sequence[str]) -> Settings:
+    """Parse the words of a command line, ``argv``, to settings. Raises SettingError, with a line for each wrong name
+    and value. Prints the text of ``--help`` or ``--version`` and then raises SystemExit(0)."""
     from envs.names import import_module
 
-    pairs = split(sys.argv[1:] if argv is None else argv)
+    pairs = split(argv)
     names = [name for name, _ in pairs]
     if "version" in names:
         from control.cli.help import version
@@ -335,8 +334,8 @@ def _read(words: Words, choices: _Choices, prefix: str) -> tuple[dict[str, Any],
                 errors.append(options.unknown_error(name, valid_flags, implementation, prefix, choices.game))
         except SettingError as error:
             errors.append(error)
-    if choices.defaults is not None and isinstance(choices.defaults.agent, Mixture):
-        values = expand_shared(choices.defaults.agent, values)  # such as ``lr`` to ``DDQN_lr`` and ``PPO_lr``
+    if choices.defaults is not None:  # ``lr`` may become ``DDQN_lr`` and ``PPO_lr``
+        values = expand_shared(choices.defaults.agent, values)
     return values, errors
 
 

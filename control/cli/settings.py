@@ -9,7 +9,7 @@ from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import StepSchedule
-from models.mixture import Mixture, expand_shared, shared_settings
+from models.mixture import expand_shared, shared_settings
 from models.registry import agent_and_proxy_defaults, config_of, families_of, family, parse_agents, split_by_family
 from models.settings import Kind, SettingError, check_value, kinds, names_with, nearest, raise_all, setting
 from models.vocabulary import translate
@@ -98,9 +98,7 @@ class Settings:
         families of agents, such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError
         for unknown names and wrong values."""
         other_values = {name: value for name, value in values.items() if name != "command"}
-        if isinstance(self.agent, Mixture):
-            other_values = expand_shared(self.agent, other_values)
-        typed_values = checked_values(other_values, *self.configs)
+        typed_values = checked_values(expand_shared(self.agent, other_values), *self.configs)
         if "command" in values:
             command = values["command"] or {}  # None stands for no command
             for name in command:
