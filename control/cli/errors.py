@@ -57,15 +57,12 @@ def one_line(error: BaseException) -> str | None:
         return _printable(f"cannot use {str(path)!r}: {error.strerror}")
     is_torch_allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     if isinstance(error, MemoryError) or is_torch_allocation:
-        return (
-            "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
-            "agent has them, fewer updates_per_step or training_rollouts_per_worker need less"
-        )
+        return "out of memory; fewer num_seeds, a smaller batch_size or buffer_size and narrower networks need less"
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.split(".")[0]
         if module not in PROJECT_MODULES:
-            extras = [extra for extra, modules in _MODULES_OF_EXTRA.items() if module in modules] or ["train"]
-            install = f"in the project's folder: pip install -e '.[{extras[0]}]'"
+            extra = next((name for name, modules in _MODULES_OF_EXTRA.items() if module in modules), "train")
+            install = f"in the project's folder: pip install -e '.[{extra}]'"
             return f"the Python module '{module}' is not installed; {install}"
     return None
 
@@ -74,11 +71,8 @@ def _printable(line: str) -> str:
     """Return ``line`` as one line of at most 1500 characters, with words of at most 300. ``line`` may contain user
     input, so characters that are not printable, such as escape sequences of terminals, become escapes."""
     words = [shorten(word, limit=300) for word in line.split()]
-    characters = []
-    for character in shorten(" ".join(words), limit=1500):
-        escaped = repr(character)[1:-1]  # without the quotes
-        characters.append(character if character.isprintable() else escaped)
-    return "".join(characters)
+    text = shorten(" ".join(words), limit=1500)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)  # without the quotes
 
 
 def missing_reason(path: str | os.PathLike[str]) -> str:

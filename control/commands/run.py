@@ -270,10 +270,10 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     if network is None:
         problem = f"export: a single network does not describe the policy of {run.implementation} on {run.gamename}"
         allowed = "observations that are vectors or cells, and with desire_rank no command.return"
-    else:
-        problem, allowed = f"export is {str(path)!r}", f"a new file that ends with {', '.join(FORMATS)}"
-    if network is None or path.suffix not in FORMATS or path.exists():
         raise SettingError(f"{problem}; allowed: {allowed}", "export")
+    if path.suffix not in FORMATS or path.exists():
+        allowed = f"a new file that ends with {', '.join(FORMATS)}"
+        raise SettingError(f"export is {str(path)!r}; allowed: {allowed}", "export")
     header: dict[str, Any] = {
         "game": run.gamename,
         "implementation": run.implementation,
