@@ -135,13 +135,12 @@ def _print_heading(module: RunModule, folder: Path) -> None:
     state = "nothing is left to train" if module.is_over() else "resuming"
     hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
     print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
+    # With ``start_from``, a teacher or a proxy already shows that agents can learn.
+    if not isinstance(module, ProxyModule) or not module.evolves or epochs_done or module.config.start_from is not None:
+        return
     game, _, _ = run.gamename.partition(",")  # without parameters of the environment
-    has_settings = game in family(run.implementation).prepared_games()
-    if isinstance(module, ProxyModule):
-        begins_search = module.evolves and epochs_done == 0
-        # With ``start_from``, a teacher or a proxy already shows that agents can learn.
-        if begins_search and not has_settings and module.config.start_from is None:
-            print_wrapped(real_agents_text(module))
+    if game not in family(run.implementation).prepared_games():
+        print_wrapped(real_agents_text(module))
 
 
 def train_and_report(settings: Settings) -> int:
