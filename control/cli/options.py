@@ -176,7 +176,7 @@ def missing_parameter_error(name: str, game: str, prefix: str = "--") -> Setting
     ``FILE: `` for a setting in a file, and "" for a keyword."""
     from envs.names import games_with
 
-    games = games_with(name) or games_with(name.removeprefix("no_"))
+    games = games_with(name.removeprefix("no_"))
     base_name, _, _ = game.partition(",")
     problem = f"has no effect with gamename {base_name}"
     return SettingError(f"{prefix}{name} {problem}; it is a parameter of {', '.join(games)}")
@@ -189,7 +189,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     of games are not considered."""
     from envs.names import games_with
 
-    if game and (games_with(name) or games_with(name.removeprefix("no_"))):
+    if game and games_with(name.removeprefix("no_")):
         return missing_parameter_error(name, game, prefix)
     owners = [other for other in implementations() if name in flags(other, "", {"agent": RunConfig.agent})]
     if owners:
