@@ -61,6 +61,13 @@ class Metres(Corridor):
         return np.float32([0.0]), {}
 
 
+class Unseeded(Metres):
+    """Begins anywhere, whatever the seed."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict]:
+        return np.random.default_rng().random(1, np.float32), {}
+
+
 class Noise(Corridor):
     """Pays random rewards, whatever the agent does."""
 
@@ -69,7 +76,7 @@ class Noise(Corridor):
         return cell, float(self.np_random.normal()), end, False, info
 
 
-for _name in ("Corridor", "Metres", "Noise"):
+for _name in ("Corridor", "Metres", "Noise", "Unseeded"):
     gym.register(f"{_name}-v0", f"test_learn:{_name}", max_episode_steps=12)
 gym.register("Endless-v0", "test_learn:Corridor")
 
@@ -162,6 +169,15 @@ def test_a_task_without_a_teacher_worth_cloning_fails(
     assert "became" not in (folder / learn.PAGE).read_text()
     assert {path.name for path in folder.iterdir()} >= {"exam.json", "page.html"}
     assert not [*folder.glob("*.safetensors")]
+    count = json.loads((folder / learn.RESULTS).read_text())["teacher"]["score"]["count"]
+    assert count == (512 if game == "Noise-v0" else 64), "noisy returns need more episodes"
+
+
+def test_an_environment_without_a_seed_has_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _ = learned(tmp_path, "test_learn:Unseeded-v0", "left", "--only", "probe")
+    printed = capsys.readouterr().out
+    assert status == 0 and "warning: two instances of test_learn:Unseeded-v0 that were reset with the same" in printed
+    assert "--resume" in printed.partition("next:")[2], "the command that runs the other stages"
 
 
 @pytest.mark.usefixtures("one_learner")

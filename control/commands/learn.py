@@ -61,7 +61,9 @@ from models.streams import Streams, derive_seed
 
 REWARD = "reward.safetensors"
 _TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
-_JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
+# A teacher and a clone are judged in rounds of so many episodes, until the standard error of the mean return is at most
+# this fraction of its difference from random play, or until the number of episodes is the largest one.
+_JUDGING_EPISODES, _JUDGING_ERROR, _MOST_JUDGING_EPISODES = 64, 0.01, 512
 # Steps of an environment per second below which it is slow: a teacher of continuous actions is SAC, and agents of the
 # exam do not train on the task itself.
 _FAST_RATE = 1000
@@ -212,6 +214,8 @@ def learn(settings: Settings) -> int:
     proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
     commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
+    if learned.passed and not STAGES.keys() <= learned.results.keys():  # because of ``only``
+        commands.append(resume_command(settings, only=None))
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1
 
@@ -283,14 +287,14 @@ def _run_stages(task: Task) -> bool:
             task.results[name] = result
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
+        if has_failed := bool(task.results[name].get("failed")):
+            failures.add(name)
         if verbose:
             text = task.results[name]["text"]
             if name != only:  # the page has the details
                 text, *_ = text.split("; ")
             # The width is of the longest name, "teacher", and two blanks.
-            print_named(name, f"{text}{_time_left(task, names)}", width=9)
-        if task.results[name].get("failed"):
-            failures.add(name)
+            print_named(name, f"{text}{'' if has_failed else _time_left(task, names)}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
@@ -308,14 +312,21 @@ def _run_stages(task: Task) -> bool:
     return not failures
 
 
-def _check_bounds(task: Task) -> None:
-    """Warn if random play observes numbers outside of the bounds that the environment states."""
-    with contextlib.closing(make_environment(task.game, 1, 1, time_limit=_CHECKED_STEPS)) as real:
+def _check_environment(task: Task) -> None:
+    """Warn if two instances of the environment begin differently with the same seed, or if random play observes numbers
+    outside of the bounds that the environment states."""
+    with contextlib.closing(make_environment(task.game, 1, 2, time_limit=_CHECKED_STEPS)) as real:
         if not isinstance(real, GymnasiumEnvironment):
             return
         streams = Streams([derive_seed(task.seed, "bounds")])
-        obs = rollout(RandomPolicy(real.spaces, 1, streams), real, streams.episode_seeds(1)).obs
+        seeds = streams.episode_seeds(1).expand(1, 2)  # [members, instances]
+        obs = rollout(RandomPolicy(real.spaces, 2, streams), real, seeds).obs  # [T, 1, 2, *O]
         low, high = real.bounds
+    if not torch.equal(*obs[0, 0]):
+        warning(
+            f"two instances of {task.game} that were reset with the same seed are in different states, so results "
+            "cannot be repeated, and a policy may fail in another instance"
+        )
     outside = obs[(obs < low) | (obs > high)]
     if len(outside):
         warning(f"an observation has the number {outside[0]:.4g}, outside of the bounds of {task.game}")
@@ -323,7 +334,7 @@ def _check_bounds(task: Task) -> None:
 
 def _measure_baselines(task: Task) -> dict[str, Any]:
     """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
-    _check_bounds(task)
+    _check_environment(task)
     started = time.perf_counter()
     with task.progress() as watch:
         baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
@@ -614,13 +625,20 @@ def _settings_on_task(task: Task, name: str) -> Any:
 
 
 def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
-    """Return the score of a policy of one member in `_JUDGING_EPISODES` episodes of the task. ``name`` determines the
-    seeds of these episodes."""
+    """Return the score of a policy of one member in episodes of the task, whose seeds ``name`` determines. In a slow
+    environment there is one round of `_JUDGING_EPISODES` episodes. Otherwise the noise of the returns decides."""
     envs = 16  # environments in parallel
-    seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
+    streams, random_play = Streams([derive_seed(task.seed, name)]), task.score("probe", "random").mean
+    most_episodes = _JUDGING_EPISODES if task.is_slow else _MOST_JUDGING_EPISODES
+    parts: list[Tensor] = []
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.time_limit)) as real:
-        parts = [play_episodes(policy, real, chunk).returns[0] for chunk in seeds.split(envs, 1)]
-    return Score.of(torch.cat(parts).numpy())
+        while True:
+            for seeds in streams.episode_seeds(_JUDGING_EPISODES).split(envs, 1):
+                parts.append(play_episodes(policy, real, seeds).returns[0])
+            score = Score.of(torch.cat(parts).numpy())
+            is_precise = score.error <= _JUDGING_ERROR * abs(score.mean - random_play)
+            if is_precise or score.count >= most_episodes:
+                return score
 
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
