@@ -133,14 +133,14 @@ class Agent(EpisodeAgent):
     def _descend(
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps ``slots [M, B]``, the
+        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps ``rows [M, B]``, the
         positions of a minibatch's steps in memory, to two losses ``[M]``: one to minimise, and one to report. Return
         the mean reported loss ``[M]``."""
         config = self.config
         params = optimizer.param_groups[0]["params"]
         reported_losses, self._grad_norms = [], []
-        for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
-            loss, reported_loss = loss_function(slots)
+        for rows in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
+            loss, reported_loss = loss_function(rows)
             reported_losses.append(reported_loss)
             optimizer.zero_grad()
             loss.sum().backward()
@@ -152,16 +152,16 @@ class Agent(EpisodeAgent):
                     polyak_update(average, param, 1 - config.average_decay)
         return torch.stack(reported_losses).mean(0)
 
-    def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two mean losses ``[M]`` of the policy on the steps ``slots [M, B]``: one to minimise, with exponential
+    def _policy_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two mean losses ``[M]`` of the policy on the steps ``rows [M, B]``: one to minimise, with exponential
         weights if they are on, and one to report, without weights or gradient."""
         config = self.config
-        obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
+        obs, action, *command = self.memory.gather(rows, ["obs", "action", *self._command_fields])
         loss = self._fit_loss(obs, action, command)
         unweighted_loss = loss.detach().mean(1)
         if config.expo_weighting:
             score_field = "advantage" if config.desire_advantage else "cum_rew"
-            (score,) = self.memory.gather(slots, [score_field])
+            (score,) = self.memory.gather(rows, [score_field])
             loss = loss * exponential_weights(score, config.beta, config.max_weight)
         return loss.mean(1), unweighted_loss
 
@@ -390,17 +390,17 @@ class Agent(EpisodeAgent):
         assert self.state_network is not None
         return self.state_network(self.trunk(obs))  # type: ignore[no-any-return]
 
-    def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean pinball loss ``[M]`` of the quantile network on the steps ``slots [M, B]``, in units of
+    def _quantile_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean pinball loss ``[M]`` of the quantile network on the steps ``rows [M, B]``, in units of
         `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
-        obs, target = self.memory.gather(slots, ["obs", "rtg"])
+        obs, target = self.memory.gather(rows, ["obs", "rtg"])
         quantiles, scaled_target = self._quantiles(obs), target / self._value_scale().unsqueeze(1)
         loss = pinball_loss(quantiles, scaled_target, self.levels).mean(1)
         return loss, loss.detach()
 
-    def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def _value_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean squared error ``[M]`` of the value network, as in `_quantile_loss`."""
-        obs, target = self.memory.gather(slots, ["obs", "value_target"])
+        obs, target = self.memory.gather(rows, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
 
