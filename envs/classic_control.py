@@ -200,9 +200,6 @@ class RepeatedDynamics(Dynamics):
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Repeat the actions and return the sum of the rewards. Episodes that have ended keep their state."""
-        if self.repeat == 1:
-            state, reward, terminated = self.single_step(state, actions)
-            return state, reward.float(), terminated, None
         limit = self.repetition_limit
         if limit is not None:
             state, counts = state[..., :-1], state[..., -1:]  # repetitions before this step

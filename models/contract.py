@@ -225,7 +225,7 @@ class InnerAgent(StepAgent):
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.member_configs = varied.sample_member_configs(config, seeds, self.sample_config)
+        self.member_configs = [self.sample_config(config, seed) for seed in seeds]
         self.envs = config.num_envs
         self.curiosity = build_curiosity(config, spaces, seeds)  # rewards for novelty, None without them
         self.random_numbers: dict[str, Tensor] = {}  # of the current step, {name: [M, ...]}

@@ -340,14 +340,6 @@ class TwinCriticAgent(OffPolicyAgent):
         vectors = self.evaluation_vectors(self.actor(flat_parameters, obs), streams)
         return self.clip(vectors.nan_to_num(0.0))  # a diverged member continues to play
 
-    @torch.no_grad()
-    def state_values(self, obs: Tensor) -> Tensor:
-        """Return the target critics' values of states under the greedy policy, ``obs [M, B, O] -> [M, B]``."""
-        vectors = self.evaluation_vectors(self.actor(self.flat_parameters, obs), streams=None)  # None: greedy
-        if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
-            vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
-        return self.critics.target_values(obs, vectors)
-
     def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         random_numbers = self.numbers_of_update(-1)  # of the latest update
         self.critics.optimizer.zero_grad()

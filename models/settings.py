@@ -45,8 +45,7 @@ class ProcessDied(UserError):
 
 
 class StopNow(BaseException):
-    """Raised at the second signal to stop. It replaces KeyboardInterrupt, which Lightning would turn into exit status
-    1."""
+    """Raised at the second signal to stop, because Lightning would turn a KeyboardInterrupt into exit status 1."""
 
 
 class SettingError(UserError, ValueError):
@@ -177,8 +176,8 @@ class Kind:
 INTEGER = Kind(int, is_list=False, optional=False)
 OPTIONAL_INTEGER = Kind(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
-_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _KINDS: dict[type, dict[str, Kind]] = {}
+_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "above": ("greater than", operator.gt),
     "minimum": ("at least", operator.ge),

@@ -241,18 +241,10 @@ _AGENT_SETTINGS: dict[str, dict[str, object]] = {
 }
 IMPLEMENTATIONS = {name: overrides | _DEFAULT_PRESET[name] for name, overrides in _AGENT_SETTINGS.items()}
 
-LEARNED_MODEL_SETTINGS = names_with(Config, "part", "learned model")
-LATENT_SETTINGS = names_with(Config, "part", "latent states")
-
 
 def preset_game(preset: str) -> str | None:
     """Return the environment that a preset is for: ``procmaze`` for ``procmaze_high``, None for ``shipped``."""
     return preset.rpartition("_")[0] if preset in PRESETS else None
-
-
-def changeable(config: Config) -> tuple[str, ...]:
-    """Return the settings that a resumed run may change: the device, because all random numbers are from the CPU."""
-    return ("accelerator",)
 
 
 def ineffective(config: Config) -> dict[str, str]:
@@ -261,11 +253,16 @@ def ineffective(config: Config) -> dict[str, str]:
     latent_type = f"latent_type is {config.latent_type!r}"
     strategy = f"exploration_strat is {config.exploration_strat!r}"
     learns_model = config.model in ("simple", "latent")
+    model_settings = names_with(Config, "part", "learned model")
     target_settings = ("target_update_frequency", "double_DQN")
     return reasons_by_setting(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
-        (not learns_model, (*LEARNED_MODEL_SETTINGS, "rollout_batch_size"), f"{model}no model is learned"),
-        (config.model != "latent", tuple(LATENT_SETTINGS), f"{model}there are no latent states"),
+        (not learns_model, (*model_settings, "rollout_batch_size"), f"{model}no model is learned"),
+        (
+            config.model != "latent",
+            tuple(names_with(Config, "part", "latent states")),
+            f"{model}there are no latent states",
+        ),
         (config.model != "simple", ("bernoulli_logits",), f"{model}no bits are imagined"),
         (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
         (config.latent_type != "categorical", ("feature_width",), latent_type),
@@ -298,6 +295,6 @@ FAMILY = Family(
     validate=validate,
     ineffective=ineffective,
     replaced={"model": "implementation", "epochs": "total_steps"},
-    changeable=changeable,
+    changeable=lambda config: ("accelerator",),  # because all random numbers are from the CPU
     accelerators=("cpu", "gpu"),
 )
