@@ -45,8 +45,6 @@ for _column, (_game, _regime) in enumerate(itertools.product(GAMES, REGIMES)):
         PRESETS[f"{_game}_{_regime}"][_agent] = GAMES[_game] | REGIMES[_regime] | _tuned
 
 
-LARGEST_LATENT = 65_536  # largest size of a categorical latent state, in numbers
-
 # Defaults if neither the game nor a preset has a value.
 _DEFAULT_PRESET = PRESETS["procmaze_high"]
 
@@ -277,11 +275,6 @@ def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
     if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
         return "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them"
-    if config.model == "latent" and config.latent_type == "categorical":
-        size = config.num_features * config.feature_width
-        if size > LARGEST_LATENT:
-            problem = f"num_features is {config.num_features} and feature_width {config.feature_width}"
-            return f"{problem}, {size:,} numbers together; allowed: at most {LARGEST_LATENT:,}"
     return None
 
 
