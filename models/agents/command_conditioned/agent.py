@@ -193,13 +193,11 @@ class Agent(EpisodeAgent):
             return discounted_returns(reward, valid, config.discount)
         values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
         final_values = self._values(list(trajectory.final_obs))  # [E] for each member
-        scale = self._value_scale()
-        # Convert values to units of reward, and clamp them to the range of the returns-to-go in memory and 0
-        # (`_clamped_values` says why).
+        # Clamp values to the range of the returns-to-go in memory and 0 (`_clamped_values` says why).
         for m, returns in enumerate(self.memory.column("rtg")):
             low, high = _range_with_zero(returns)
-            values[m] = (values[m] * scale[m]).clamp(low, high).view(len(reward), -1)  # [T, E]
-            final_values[m] = (final_values[m] * scale[m]).clamp(low, high)
+            values[m] = values[m].clamp(low, high).view(len(reward), -1)  # [T, E]
+            final_values[m] = final_values[m].clamp(low, high)
         final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
         if config.bootstrap_truncation:
             terminated = (trajectory.terminated & valid).any(0)
@@ -338,16 +336,15 @@ class Agent(EpisodeAgent):
         that climbs for ever reaches states that were never seen, and bootstrapping from an extrapolated value would
         amplify its error.
         """
-        memory, scale = self.memory, self._value_scale()
+        memory = self.memory
         values = self._values(memory.column("obs"))
         final_obs = [torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes]
         final_values = self._values(final_obs)
         for m, returns in enumerate(memory.column("rtg")):
-            values[m] = (values[m] * scale[m]).clamp(returns.min(), returns.max())
+            values[m] = values[m].clamp(returns.min(), returns.max())
             terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             bootstraps = ~terminated if self.config.bootstrap_truncation else torch.zeros_like(terminated)
-            final_value = final_values[m] * scale[m] * bootstraps
-            final_values[m] = final_value.clamp(*_range_with_zero(returns))
+            final_values[m] = (final_values[m] * bootstraps).clamp(*_range_with_zero(returns))
         return values, final_values
 
     def _value_scale(self) -> Tensor:
@@ -355,14 +352,15 @@ class Agent(EpisodeAgent):
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return for each member the values ``[n]`` of its observations ``[n, *O]``, in units of `_value_scale`.
-        Members may have different n."""
+        """Return for each member the values ``[n]`` of its observations ``[n, *O]``, in units of reward. The number n
+        may differ between members."""
         # Chunks of a fixed shape, because the rounding of a matrix product may depend on the length of the batch, which
         # is the largest n of all members.
         size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
         num_chunks = -(-max(map(len, obs)) // size)  # rounded up
         padded_obs = stack_padded(obs, num_chunks * size)
         values = torch.cat([self._value(chunk) for chunk in padded_obs.split(size, dim=1)], dim=1)
+        values = values * self._value_scale().unsqueeze(1)
         return [values[m, : len(member_obs)] for m, member_obs in enumerate(obs)]
 
     def _value(self, obs: Tensor) -> Tensor:
