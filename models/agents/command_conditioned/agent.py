@@ -285,14 +285,12 @@ class Agent(EpisodeAgent):
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
         """Return the mean loss ``[M]`` of the policy on a sample of the steps in the new ``episodes`` of each member,
         by a fork of the random streams, so that validation does not change the training."""
+        memory = EpisodeMemory(self.members, sys.maxsize, order="recent")
+        for member, member_episodes in enumerate(episodes):
+            memory.add(member, member_episodes[::-1])  # it puts the last one first
         num_samples = self.config.num_val_batches * self.config.batch_size
-        num_steps = [sum(map(len, member_episodes)) for member_episodes in episodes]
-        rows = self.streams.fork().integers(num_steps, num_samples)  # [M, samples]
-        batch = []
-        for name in ("obs", "action", *self._command_fields):
-            columns = [torch.cat([episode.steps[name] for episode in member_episodes]) for member_episodes in episodes]
-            batch.append(torch.stack([column[member_rows] for column, member_rows in zip(columns, rows, strict=True)]))
-        obs, action, *command = batch
+        (rows,) = memory.sample(self.streams.fork(), 1, num_samples)
+        obs, action, *command = memory.gather(rows, ["obs", "action", *self._command_fields])
         return self._fit_loss(obs, action, command).mean(1)
 
     @torch.no_grad()
