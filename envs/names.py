@@ -377,13 +377,9 @@ def _gym_ids() -> list[str]:
     from gymnasium.envs.registration import registry
 
     register_environments()
-    gym_ids = []
-    for gym_id, spec in registry.items():
-        # The entry point of a retired id is a function that only raises an error, such as `_raise_mujoco_py_error`.
-        name_of_maker = getattr(spec.entry_point, "__name__", "")
-        if not name_of_maker.startswith("_raise_"):
-            gym_ids.append(gym_id)
-    return gym_ids
+    # The entry point of a retired id is a function that only raises an error, such as `_raise_mujoco_py_error`.
+    makers = {gym_id: getattr(spec.entry_point, "__name__", "") for gym_id, spec in registry.items()}
+    return [gym_id for gym_id, name in makers.items() if not name.startswith("_raise_")]
 
 
 def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:

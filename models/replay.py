@@ -89,29 +89,24 @@ class ReplayBuffer:
         in [0, 1) are the random numbers."""
         row_indices = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
         indices = row_indices.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
-        columns: dict[str, Tensor] = {}
-        for dtype, table in self._tables.items():
-            rows = table.flatten(0, 1).index_select(0, indices)  # [M * B, width]
-            columns |= self._split(dtype, rows.view(*uniform.shape, -1))
-        return columns
+        rows = {dtype: table.flatten(0, 1).index_select(0, indices) for dtype, table in self._tables.items()}
+        return self._split({dtype: part.view(*uniform.shape, -1) for dtype, part in rows.items()})
 
     def rows(self) -> dict[str, Tensor]:
         """Return all filled rows, ``{column: [size, M, ...]}``, in no particular order."""
-        columns: dict[str, Tensor] = {}
-        for dtype, table in self._tables.items():
-            columns |= self._split(dtype, table[: self.size])
-        return columns
+        return self._split({dtype: table[: self.size] for dtype, table in self._tables.items()})
 
-    def _split(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
-        """Split ``rows [I, J, width]`` of the table of ``dtype`` into its columns, ``{name: [I, J, ...]}``. Vectors are
-        views, numbers are copies."""
+    def _split(self, rows: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
+        """Split ``rows [I, J, width]`` of each table into columns, ``{name: [I, J, ...]}``. Vectors are views, numbers
+        are copies."""
         columns = {}
-        for name, part in zip(self._names[dtype], rows.split(self._widths[dtype], -1), strict=True):
-            shape, _ = self.columns[name]
-            if not shape:  # a number
-                columns[name] = part.squeeze(-1).contiguous()
-            else:
-                columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
+        for dtype, names in self._names.items():
+            for name, part in zip(names, rows[dtype].split(self._widths[dtype], -1), strict=True):
+                shape, _ = self.columns[name]
+                if not shape:  # a number
+                    columns[name] = part.squeeze(-1).contiguous()
+                else:
+                    columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         return columns
 
     def state_dict(self) -> dict[str, Any]:
