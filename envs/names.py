@@ -247,8 +247,8 @@ def resolve(name: str) -> Game:
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
     # The id means the first game of the table that has it and changes nothing by wrappers.
-    table_games = [entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers]
-    return table_games[0] if table_games else Game(full_id, full_id)
+    table_games = (entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers)
+    return next(table_games, Game(full_id, full_id))
 
 
 def _name_error(name: str, reason: str) -> SettingError:

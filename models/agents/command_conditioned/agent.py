@@ -28,7 +28,7 @@ from models.optim import Adam, clip_gradients, polyak_update
 from models.replay import Episode, EpisodeMemory
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
-from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
+from models.trajectory import Trajectory, discounted_returns, lambda_returns, next_values, stack_padded
 
 _VALUE_CHUNK, _IMAGE_CHUNK = 4096, 256  # number of vectors, and of images, in one call of the value network
 _CONTINUOUS_NOISE = 0.3  # standard deviation of exploration in half-widths of the action range (public code)
@@ -203,9 +203,7 @@ class Agent(EpisodeAgent):
             terminated = (trajectory.terminated & valid).any(0)
             final_value = torch.stack(final_values).masked_fill(terminated, 0.0)
         is_last = trajectory.terminated | trajectory.truncated
-        # The value after a step is the value of the next step. The first row, which ``roll`` moves to the end, is not
-        # used: steps there are the last ones, or not valid.
-        next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
+        next_value = next_values(torch.stack(values, 1), final_value, is_last)
         return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
 
     def _to_episodes(
@@ -309,8 +307,7 @@ class Agent(EpisodeAgent):
         remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], including this one
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
-        # The value of the state after each step. The row that ``roll`` moves to the end is not used (`_returns_to_go`).
-        next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))
+        next_value = next_values(value, torch.cat(final_values), is_last)
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
