@@ -73,7 +73,6 @@ class Agent(EpisodeAgent):
             # Both optimizers train the convolutions: these learn more from returns than from actions.
             params = [self.state_network.flat, *self.trunk.parameters()]
             self.optimizers.append(Adam(params, config.value_lr or config.lr))
-        self._grad_norms: list[Tensor] = []  # [M] each, of the updates of the latest `_descend`
         self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
         self.is_discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # the policy outputs actions in units of half their range
@@ -113,42 +112,42 @@ class Agent(EpisodeAgent):
         metrics = {}
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
         if config.desire_rank:
-            loss = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
+            loss, _ = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
             metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
         if config.desire_advantage:
             self._refresh_advantages()  # computes the targets of the value network
-            metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
-            metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
+            loss, _ = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
+            metrics["value_loss"] = loss * self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             values, targets = self.memory.column("value"), self.memory.column("value_target")
             metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
-        metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
-        metrics["grad_norm"] = torch.stack(self._grad_norms, 1).mean(1)
+        num_updates = config.num_grad_steps
+        metrics["policy_loss"], metrics["grad_norm"] = self._descend(self.optimizers[0], num_updates, self._policy_loss)
         if self.is_discrete:
             metrics["entropy"] = entropy(self._outputs * config.action_noise)
         return metrics
 
     def _descend(
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps ``rows [M, B]``, the
         positions of a minibatch's steps in memory, to two losses ``[M]``: one to minimise, and one to report. Return
-        the mean reported loss ``[M]``."""
+        the means of the reported loss and of the gradient norm, ``[M]`` each."""
         config = self.config
         params = optimizer.param_groups[0]["params"]
-        reported_losses, self._grad_norms = [], []
+        reported_losses, grad_norms = [], []
         for rows in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
             loss, reported_loss = loss_function(rows)
             reported_losses.append(reported_loss)
             optimizer.zero_grad()
             loss.sum().backward()
-            self._grad_norms.append(clip_gradients(params, config.max_grad_norm))
+            grad_norms.append(clip_gradients(params, config.max_grad_norm))
             optimizer.step()
             updates_policy = optimizer is self.optimizers[0]
             if self.averaged is not None and updates_policy:
                 for average, param in zip(self.averaged.parameters(), params, strict=True):
                     polyak_update(average, param, 1 - config.average_decay)
-        return torch.stack(reported_losses).mean(0)
+        return torch.stack(reported_losses).mean(0), torch.stack(grad_norms, 1).mean(1)
 
     def _policy_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return two mean losses ``[M]`` of the policy on the steps ``rows [M, B]``: one to minimise, with exponential
