@@ -94,7 +94,6 @@ class Network(nn.Module):
         self.activation = _ACTIVATIONS[activation]
         self.slope = slope_of(activation)
         self.layers = tuple(layers)
-        self.members = len(streams)
         self._shapes: list[tuple[int, ...]] = []  # of weight and bias of each layer in turn
         for layer in self.layers:
             self._shapes += layer.shapes
