@@ -105,9 +105,8 @@ class Contest:
             self.agent.learn()
 
     def _copy_memory(self) -> None:
-        memory = self.agent.memory
-        for episode in memory.episodes[0]:
-            steps = {name: values[0][episode.slots].numpy() for name, values in memory.fields.items()}
+        for episode in self.agent.memory.episodes[0]:
+            steps = {name: values.numpy() for name, values in episode.steps.items()}
             lengths = np.full(len(episode), len(episode), np.float32)
             next_obs = np.roll(steps["obs"], -1, 0)
             self.plain.memory.add({**steps, "obs2": next_obs, "rollout_length": lengths})

@@ -200,9 +200,6 @@ class RepeatedDynamics(Dynamics):
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Repeat the actions and return the sum of the rewards. Episodes that have ended keep their state."""
-        if self.repeat == 1:
-            state, reward, terminated = self.single_step(state, actions)
-            return state, reward.float(), terminated, None
         limit = self.repetition_limit
         if limit is not None:
             state, counts = state[..., :-1], state[..., -1:]  # repetitions before this step
@@ -226,6 +223,11 @@ class _Car(RepeatedDynamics):
 
     obs_size = 2
 
+    def first_states(self, seeds: Tensor) -> Tensor:
+        """Return states at rest, with positions uniform on [-0.6, -0.4)."""
+        position = uniform(seeds, 1) * 0.2 - 0.6
+        return torch.cat((position, torch.zeros_like(position)), -1)
+
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
         position, speed = streams.uniform(count, 2).unbind(-1)
         return torch.stack((_LEFT + (_RIGHT - _LEFT) * position, _CAR_MAX_SPEED * (2 * speed - 1)), -1)
@@ -240,9 +242,6 @@ class MountainCar(_Car):
     end of the track stops the car."""
 
     actions = Discrete(3)
-
-    def first_states(self, seeds: Tensor) -> Tensor:
-        return _states_at_rest(seeds)
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         position, speed = state.unbind(-1)
@@ -262,7 +261,7 @@ class MountainCarContinuous(_Car):
     actions, max_return = Continuous((-1.0,), (1.0,)), _GOAL_REWARD
 
     def first_states(self, seeds: Tensor) -> Tensor:
-        return _states_at_rest(seeds).float()
+        return super().first_states(seeds).float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         position, speed = state.unbind(-1)
@@ -273,12 +272,6 @@ class MountainCarContinuous(_Car):
         state, terminated = _move_car(position, speed + acceleration, _CONTINUOUS_GOAL)
         reward = terminated.double() * _GOAL_REWARD - force.double().square() * _FORCE_COST
         return state, reward, terminated
-
-
-def _states_at_rest(seeds: Tensor) -> Tensor:
-    """Return states ``[..., 2]`` float64 at rest, with positions uniform on [-0.6, -0.4)."""
-    position = uniform(seeds, 1) * 0.2 - 0.6
-    return torch.cat((position, torch.zeros_like(position)), -1)
 
 
 def _move_car(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:

@@ -42,14 +42,9 @@ class CellTable(Dynamics):
         size, actions = len(self._cells), Discrete(len(self.actions))
         self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)
         self._one_hot = torch.eye(size)
-        self.next_cell = torch.empty(size * actions.n, dtype=torch.int64)
-        self.reward = torch.empty(size * actions.n)
-        self.terminated = torch.empty(size * actions.n, dtype=torch.bool)
-        for cell in range(size):
-            for action, move in enumerate(self.actions):
-                index = cell * actions.n + action
-                next_cell, reward, terminated = self.move_outcome(cell, self._neighbour(cell, move))
-                self.next_cell[index], self.reward[index], self.terminated[index] = next_cell, reward, terminated
+        moves = [(cell, self._neighbour(cell, move)) for cell in range(size) for move in self.actions]
+        outcomes = zip(*(self.move_outcome(cell, neighbour) for cell, neighbour in moves), strict=True)
+        self.next_cell, self.reward, self.terminated = map(torch.tensor, outcomes)
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
         """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``neighbour``. A move that the

@@ -46,7 +46,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._render = render
         rows = members * envs
         self._envs: list[gym.Env | None] = [None] * rows
-        self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
         self._space: Box = first.observation_space  # type: ignore[assignment]
@@ -75,7 +74,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         rows = self._rows(where)
         row_seeds = seeds.reshape(-1).tolist()
         for row in rows:
-            self._row = row
             self._ages[row] = 0
             env = self._envs[row]
             if env is None:
@@ -85,7 +83,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 wrappers.check_observation(self._space, obs)
                 self._obs[row] = obs
             except BaseException as error:
-                raise self._fault(error) from error
+                raise self._fault(row, error) from error
         self._check_finite("observation", self._obs)
         return self._member_tensor(self._obs.copy())
 
@@ -99,18 +97,17 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         names = self.game.info
         info_values = np.zeros((num_rows, len(names)), np.float32)
         envs: Any = self._envs
-        try:
-            for row in rows:
-                self._row = row  # for `_fault`
-                self._ages[row] += 1
+        for row in rows:
+            self._ages[row] += 1
+            try:
                 obs, reward_of_row, is_terminated, is_truncated, info = envs[row].step(native_actions[row])
                 wrappers.check_observation(self._space, obs)
                 self._obs[row], reward[row] = obs, wrappers.as_number(reward_of_row)
                 terminated[row] = wrappers.as_number(is_terminated, "terminated")
                 truncated[row] = wrappers.as_number(is_truncated, "truncated")
                 info_values[row] = [wrappers.as_number(info[name], f"info[{name!r}]") for name in names]
-        except BaseException as error:
-            raise self._fault(error) from error
+            except BaseException as error:
+                raise self._fault(row, error) from error
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
         if names:
@@ -178,17 +175,14 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
         row, *index = np.argwhere(~np.isfinite(values))[0].tolist()  # of the first such number
-        self._row = row  # for `_fault`
         place = str(index) if index else ""
-        raise self._fault(BrokenContract(f"{name}{place} is {values[row, *index]}; it must be finite"))
+        raise self._fault(row, BrokenContract(f"{name}{place} is {values[row, *index]}; it must be finite"))
 
-    def _fault(self, error: BaseException) -> EnvironmentFault:
-        """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset."""
-        place = f"environment {self.game.name}"
-        if self._row is not None:
-            seed = 0 if self._seeds is None else int(self._seeds.flatten()[self._row])
-            place += f", step {self._ages[self._row]} of the episode with seed {seed}"
-        return EnvironmentFault(f"{place}: {wrappers.error_reason(error)}")
+    def _fault(self, row: int, error: BaseException) -> EnvironmentFault:
+        """Return the EnvironmentFault about an error that the instance ``row`` raised in a step or reset."""
+        assert self._seeds is not None
+        place = f"step {self._ages[row]} of the episode with seed {self._seeds.flatten()[row]}"
+        return EnvironmentFault(f"environment {self.game.name}, {place}: {wrappers.error_reason(error)}")
 
 
 def _quiet_mujoco(gym_id: str) -> None:

@@ -247,8 +247,8 @@ def resolve(name: str) -> Game:
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
     # The id means the first game of the table that has it and changes nothing by wrappers.
-    table_games = [entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers]
-    return table_games[0] if table_games else Game(full_id, full_id)
+    table_games = (entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers)
+    return next(table_games, Game(full_id, full_id))
 
 
 def _name_error(name: str, reason: str) -> SettingError:
@@ -297,8 +297,6 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
             raise _name_error(name, ": training draws nothing; allowed: --record, for a film")
         if not equals:
             raise _name_error(name, f": {key} needs a value: {key}=value")
-        if key in values:
-            raise _name_error(name, f": {key} is given twice")
         values[key] = text
         with contextlib.suppress(ValueError):
             if not is_argument:
@@ -379,13 +377,9 @@ def _gym_ids() -> list[str]:
     from gymnasium.envs.registration import registry
 
     register_environments()
-    gym_ids = []
-    for gym_id, spec in registry.items():
-        # The entry point of a retired id is a function that only raises an error, such as `_raise_mujoco_py_error`.
-        name_of_maker = getattr(spec.entry_point, "__name__", "")
-        if not name_of_maker.startswith("_raise_"):
-            gym_ids.append(gym_id)
-    return gym_ids
+    # The entry point of a retired id is a function that only raises an error, such as `_raise_mujoco_py_error`.
+    makers = {gym_id: getattr(spec.entry_point, "__name__", "") for gym_id, spec in registry.items()}
+    return [gym_id for gym_id, name in makers.items() if not name.startswith("_raise_")]
 
 
 def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:
@@ -416,13 +410,14 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
     # Ids are compared without the module, which would make all of them look similar.
-    module_ids = _ids_of_module(module, gym_ids) if module else []
-    similar_id = closest(env_id, module_ids or (gym_ids if module else [*GAMES, *gym_ids]))
-    suggestion = f"{module}:{similar_id}" if module else similar_id
-    hint = f"; did you mean '{suggestion}'?" if similar_id else ""
-    listed = [*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"]
-    nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)
-    listed = [f"{module}:{gym_id}" for gym_id in nearest_ids] or listed
+    candidates = _ids_of_module(module, gym_ids) if module else [*GAMES, *gym_ids]
+    prefix = f"{module}:" if module else ""
+    similar_id = closest(env_id, candidates)
+    hint = f"; did you mean '{prefix}{similar_id}'?" if similar_id else ""
+    listed = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
+    if module and candidates:
+        nearest_ids = difflib.get_close_matches(env_id, candidates, n=MAX_ITEMS, cutoff=0.0)
+        listed = [prefix + gym_id for gym_id in nearest_ids]
     return _name_error(name, allowed_clause(hint, ", ".join(listed)))
 
 

@@ -92,6 +92,7 @@ class Stages(BaseStages):
         super().__init__(config, game)
         self.parameters = Networks(config, self.spaces)
         self._clones_values = config.clone_of == "values"
+        self._starts: Starts | None = None  # see `starts`
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``. If the range of observations is known, the table of initial states is
@@ -268,17 +269,13 @@ class Stages(BaseStages):
         low, high = torch.tensor(actions.low), torch.tensor(actions.high)
         return (2 * (results - low) / (high - low) - 1).clamp(-1, 1)
 
-    @functools.cached_property
-    def _starts(self) -> Starts:
-        """Function that returns initial observations of the real environment, which is opened for a short time."""
-        real = make_environment(self.game, members=1, envs=8)
-        starts = starts_of(real)
-        real.close()
-        return starts
-
     def starts(self, seeds: Tensor) -> Tensor:
-        """Return initial observations of the real environment for ``seeds [M, E]``. Proxies that have initial states
-        never call this."""
+        """Return initial observations of the real environment for ``seeds [M, E]``. The first call opens it for a short
+        time. Proxies that have initial states never call this."""
+        if self._starts is None:
+            real = make_environment(self.game, members=1, envs=8)
+            self._starts = starts_of(real)
+            real.close()
         return self._starts(seeds)
 
     @torch.no_grad()

@@ -144,11 +144,6 @@ class EpisodeAgent(Agent):
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
 
-    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return which members can no longer learn, ``[M]`` bool, and a message for the user that says why. ``metrics``
-        is the result of `learn`."""
-        return torch.zeros(self.members, dtype=torch.bool), ""
-
 
 class StepAgent(Agent):
     """Base class of agents that learn between the steps of their environments: the loop calls ``act``, ``observe`` and
@@ -225,7 +220,7 @@ class InnerAgent(StepAgent):
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.member_configs = varied.sample_member_configs(config, seeds, self.sample_config)
+        self.member_configs = [self.sample_config(config, seed) for seed in seeds]
         self.envs = config.num_envs
         self.curiosity = build_curiosity(config, spaces, seeds)  # rewards for novelty, None without them
         self.random_numbers: dict[str, Tensor] = {}  # of the current step, {name: [M, ...]}

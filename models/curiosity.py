@@ -33,8 +33,8 @@ class Curiosity(Stateful):
 
     saved: ClassVar[tuple[str, ...]] = ("weights", "optimizer")
 
-    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int], layers: list[Dense], lr: float):
-        self.config, self.spaces = config, spaces
+    def __init__(self, config: Intrinsic, seeds: Sequence[int], layers: list[Dense], lr: float):
+        self.config = config
         self.network = Network(layers, Streams.from_name(seeds, "curiosity"))
         self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr))
 
@@ -87,7 +87,7 @@ class Icm(Curiosity):
             *(Dense(name, num_features + action_size, num_features) for name in block_names),
             *_dense_layers("after", num_features, hidden, num_features),
         ]
-        super().__init__(config, spaces, seeds, layers, config.icm_lr)
+        super().__init__(config, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
         """Train the three networks, then return ``icm_eta`` times the error of the forward model, ``[M, B]``."""
@@ -148,7 +148,7 @@ class Rnd(Curiosity):
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         hidden = config.rnd_hidden_size
         layers = _dense_layers("", spaces.obs_shape[0], hidden, hidden, config.rnd_feature_dim)
-        super().__init__(config, spaces, seeds, layers, config.rnd_lr)
+        super().__init__(config, seeds, layers, config.rnd_lr)
         self.target_network = Network(layers, Streams.from_name(seeds, "curiosity's target")).requires_grad_(False)
         self.obs_moments = Moments(len(seeds), spaces.obs_shape)
         self.error_moments = Moments(len(seeds), ())

@@ -94,18 +94,15 @@ class Network(nn.Module):
         self.activation = _ACTIVATIONS[activation]
         self.slope = slope_of(activation)
         self.layers = tuple(layers)
-        self.members = len(streams)
         self._shapes: list[tuple[int, ...]] = []  # of weight and bias of each layer in turn
         for layer in self.layers:
             self._shapes += layer.shapes
         self._sizes = [prod(shape) for shape in self._shapes]
-        rows = []
-        for generator in streams.generators:
-            weights: list[Tensor] = []
-            for layer in self.layers:
-                weights += layer.initial(generator)
-            rows.append(torch.cat([weight.reshape(-1) for weight in weights]))
-        self.flat = nn.Parameter(torch.stack(rows))  # [M, D]
+        self.flat = nn.Parameter(streams.map_generators(self._initial_of_member))  # [M, D]
+
+    def _initial_of_member(self, generator: torch.Generator) -> Tensor:
+        """Sample the parameters of a member, ``[D]``."""
+        return torch.cat([part.reshape(-1) for layer in self.layers for part in layer.initial(generator)])
 
     def weights(self, flat: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
         """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, as views of the parameters ``flat [M,

@@ -37,10 +37,8 @@ def names_in(classes: Classes) -> dict[type, dict[str, str]]:
         num_classes_with.update(field.name for field in dataclasses.fields(config_class))
     names: dict[type, dict[str, str]] = {}
     for agent, config_class in classes:
-        names[config_class] = {}
-        for field in dataclasses.fields(config_class):
-            is_unique = num_classes_with[field.name] == 1
-            names[config_class][field.name] = field.name if is_unique else f"{agent}_{field.name}"
+        fields = [field.name for field in dataclasses.fields(config_class)]
+        names[config_class] = {name: name if num_classes_with[name] == 1 else f"{agent}_{name}" for name in fields}
     return names
 
 
@@ -51,10 +49,7 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
         return configs[0][1]
     classes = tuple((agent, type(config)) for agent, config in configs)
     names = names_in(classes)
-    values = {}
-    for _, config in configs:
-        for field, value in vars(config).items():
-            values[names[type(config)][field]] = value
+    values = {names[type(config)][field]: value for _, config in configs for field, value in vars(config).items()}
     return _mixture_class(classes)(**values)
 
 

@@ -330,7 +330,6 @@ class MlpNetwork(nn.Module):
     ):
         super().__init__()
         self.mlp = MLP(sizes, activation, layout="rows", layer=layer, block=block)
-        self.members = len(streams)
         self.flat = nn.Parameter(self.mlp.initial(streams))
 
     def layers(self) -> list[Layer]:

@@ -199,6 +199,7 @@ class TwinCriticAgent(OffPolicyAgent):
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
     update_numbers: tuple[str, ...] = (*OffPolicyAgent.update_numbers, "next")
     metric_names: tuple[str, ...] = (*OffPolicyAgent.metric_names, "policy_loss")
+    outputs_per_action: ClassVar[int] = 1  # of the actor's network, for each number of an action vector
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
@@ -206,7 +207,7 @@ class TwinCriticAgent(OffPolicyAgent):
         self.batch, hidden = first_config.batch_size, first_config.hidden_sizes
         self.obs_size, self.action_size = spaces.obs_shape[0], spaces.action_size
         streams = lockstep_streams(seeds, "weights")
-        self.network = MLP([self.obs_size, *hidden, self._num_outputs(self.action_size)], config.activation)
+        self.network = MLP([self.obs_size, *hidden, self.outputs_per_action * self.action_size], config.activation)
         self.flat_parameters = nn.Parameter(self._initial_weights(streams), requires_grad=False)
         rates = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.optimizer = MemberAdam(self.flat_parameters, rates)
@@ -231,10 +232,6 @@ class TwinCriticAgent(OffPolicyAgent):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre = (self.low + self.high) / 2
             self.half_range = (self.high - self.low) / 2
-
-    def _num_outputs(self, action_size: int) -> int:
-        """Return the number of outputs of the actor's network, for action vectors of length ``action_size``."""
-        return action_size
 
     def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. The network's weights are first; a subclass may add more."""
@@ -339,14 +336,6 @@ class TwinCriticAgent(OffPolicyAgent):
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
         vectors = self.evaluation_vectors(self.actor(flat_parameters, obs), streams)
         return self.clip(vectors.nan_to_num(0.0))  # a diverged member continues to play
-
-    @torch.no_grad()
-    def state_values(self, obs: Tensor) -> Tensor:
-        """Return the target critics' values of states under the greedy policy, ``obs [M, B, O] -> [M, B]``."""
-        vectors = self.evaluation_vectors(self.actor(self.flat_parameters, obs), streams=None)  # None: greedy
-        if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
-            vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
-        return self.critics.target_values(obs, vectors)
 
     def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         random_numbers = self.numbers_of_update(-1)  # of the latest update

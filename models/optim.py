@@ -43,26 +43,22 @@ class Adam(LeanOptimizer):
         """Make one step with the gradients in ``param.grad``; skip parameters without one."""
         for group in self.param_groups:
             group["step_count"] += 1
+            beta1, beta2 = group["betas"]
+            correction1 = 1 - beta1 ** group["step_count"]
+            root_correction2 = (1 - beta2 ** group["step_count"]) ** 0.5
             for param in group["params"]:
-                if param.grad is not None:
-                    self._update(param, group)
-
-    def _update(self, param: Tensor, group: dict[str, Any]) -> None:
-        """Update ``param`` in place by its gradient, with the settings of its parameter group."""
-        beta1, beta2 = group["betas"]
-        correction1 = 1 - beta1 ** group["step_count"]
-        root_correction2 = (1 - beta2 ** group["step_count"]) ** 0.5
-        state = self.state[param]  # an empty dictionary before the parameter's first step
-        if not state:
-            state["mean"], state["square"] = torch.zeros_like(param), torch.zeros_like(param)
-        mean, square = state["mean"], state["square"]
-        assert param.grad is not None
-        update = _update_moments(param.grad, mean, square, group["betas"], root_correction2, group["eps"])
-        update.mul_(group["lr"] / correction1)
-        if self.lr_factor is not None:
-            trailing_ones = [1] * (update.dim() - 1)
-            update.mul_(self.lr_factor.to(update).view(-1, *trailing_ones))
-        param.sub_(update)
+                if param.grad is None:
+                    continue
+                state = self.state[param]  # an empty dictionary before the parameter's first step
+                if not state:
+                    state["mean"], state["square"] = torch.zeros_like(param), torch.zeros_like(param)
+                moments = state["mean"], state["square"]
+                update = _update_moments(param.grad, *moments, group["betas"], root_correction2, group["eps"])
+                update.mul_(group["lr"] / correction1)
+                if self.lr_factor is not None:
+                    trailing_ones = [1] * (update.dim() - 1)
+                    update.mul_(self.lr_factor.to(update).view(-1, *trailing_ones))
+                param.sub_(update)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the result of `state_dict`. Raises StateError if its parameter groups or shapes do not fit."""

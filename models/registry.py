@@ -119,10 +119,7 @@ def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[
 
 def overridden_names(name: str) -> set[str]:
     """Return the names of the settings that an implementation in the family of ``name`` overrides."""
-    names: set[str] = set()
-    for overrides in family(name).implementations.values():
-        names.update(overrides)
-    return names
+    return set().union(*family(name).implementations.values())
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:

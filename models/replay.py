@@ -89,29 +89,24 @@ class ReplayBuffer:
         in [0, 1) are the random numbers."""
         row_indices = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
         indices = row_indices.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
-        columns: dict[str, Tensor] = {}
-        for dtype, table in self._tables.items():
-            rows = table.flatten(0, 1).index_select(0, indices)  # [M * B, width]
-            columns |= self._split(dtype, rows.view(*uniform.shape, -1))
-        return columns
+        rows = {dtype: table.flatten(0, 1).index_select(0, indices) for dtype, table in self._tables.items()}
+        return self._split({dtype: part.view(*uniform.shape, -1) for dtype, part in rows.items()})
 
     def rows(self) -> dict[str, Tensor]:
         """Return all filled rows, ``{column: [size, M, ...]}``, in no particular order."""
-        columns: dict[str, Tensor] = {}
-        for dtype, table in self._tables.items():
-            columns |= self._split(dtype, table[: self.size])
-        return columns
+        return self._split({dtype: table[: self.size] for dtype, table in self._tables.items()})
 
-    def _split(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
-        """Split ``rows [I, J, width]`` of the table of ``dtype`` into its columns, ``{name: [I, J, ...]}``. Vectors are
-        views, numbers are copies."""
+    def _split(self, rows: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
+        """Split ``rows [I, J, width]`` of each table into columns, ``{name: [I, J, ...]}``. Vectors are views, numbers
+        are copies."""
         columns = {}
-        for name, part in zip(self._names[dtype], rows.split(self._widths[dtype], -1), strict=True):
-            shape, _ = self.columns[name]
-            if not shape:  # a number
-                columns[name] = part.squeeze(-1).contiguous()
-            else:
-                columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
+        for dtype, names in self._names.items():
+            for name, part in zip(names, rows[dtype].split(self._widths[dtype], -1), strict=True):
+                shape, _ = self.columns[name]
+                if not shape:  # a number
+                    columns[name] = part.squeeze(-1).contiguous()
+                else:
+                    columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         return columns
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,36 +133,27 @@ class ReplayBuffer:
         self.position = position
 
 
-_FIRST_SLOTS = 4096  # slots of a member when the first episode is stored
-
-
 @dataclass(eq=False)
 class Episode:
     """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` that ranks episodes, and ``extras``, tensors
-    about the whole episode. After an `EpisodeMemory` has stored the steps, ``steps`` is empty, and ``slots [L]`` int64
-    are the positions of the steps in the memory."""
+    about the whole episode. After an `EpisodeMemory` has stored the episode, ``steps`` are views of its columns."""
 
-    steps: Mapping[str, Tensor]
+    steps: dict[str, Tensor]
     score: float
     extras: dict[str, Tensor]
 
-    def __post_init__(self) -> None:
-        first_field, *_ = self.steps.values()
-        # Not yet positions: until an `EpisodeMemory` stores the episode, only their number L has a meaning.
-        self.slots = torch.empty(len(first_field), dtype=torch.int64)
-
     def __len__(self) -> int:
-        return len(self.slots)
+        first_field, *_ = self.steps.values()
+        return len(first_field)
 
 
 class EpisodeMemory:
-    """Replay buffer of whole episodes of M members. ``fields`` hold the steps in N slots, ``{name: [M, N, ...]}``. A
-    slot is a position on the axis N. An episode is a list of slots, so that no data is moved when an episode is
-    removed.
+    """Replay buffer of whole episodes of M members. ``columns[m]`` are the N steps of member m, ``{name: [N, ...]}``,
+    one episode after another, ordered as ``episodes[m]``.
 
     With ``order`` "sorted" the episodes with the highest scores are kept, best first; with "recent" the latest ones,
     latest first. ``capacity`` is the largest number of "steps" or "episodes" (``unit``) of each member. Episodes are
-    removed as a whole, and at least one is kept, however long. Storage starts small and doubles.
+    removed as a whole, and at least one is kept, however long.
     """
 
     def __init__(self, members: int, capacity: int, unit: str = "steps", order: str = "sorted"):
@@ -175,10 +161,9 @@ class EpisodeMemory:
         self.clear()
 
     def clear(self) -> None:
-        """Remove all episodes and storage."""
-        self.fields: dict[str, Tensor] = {}
+        """Remove all episodes."""
+        self.columns: list[dict[str, Tensor]] = [{} for _ in range(self.members)]
         self.episodes: list[list[Episode]] = [[] for _ in range(self.members)]
-        self._free_slots = [torch.empty(0, dtype=torch.int64) for _ in range(self.members)]
 
     def add(self, member: int, batch: Sequence[Episode]) -> None:
         """Insert the episodes ``batch`` of one member, oldest first. Then keep the first episodes in ``order`` that fit
@@ -193,97 +178,61 @@ class EpisodeMemory:
             if kept_episodes and total > self.capacity:
                 break
             kept_episodes.append(episode)
-        kept_set = set(kept_episodes)  # episodes are compared by identity
-        freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
-        self._free_slots[member] = torch.cat([self._free_slots[member], *freed_slots])
         self.episodes[member] = kept_episodes
-        for episode in batch:
-            if episode in kept_set:
-                self._store(member, episode)
-
-    def _store(self, member: int, episode: Episode) -> None:
-        """Move the steps of an episode to free slots: set ``episode.slots`` and empty ``episode.steps``. If there are
-        too few free slots, first double the storage of all members, repeatedly if necessary."""
-        steps, count = episode.steps, len(episode)
-        if not self.fields:
-            self.fields = {name: value.new_zeros(self.members, 0, *value.shape[1:]) for name, value in steps.items()}
-        while len(self._free_slots[member]) < count:
-            self._grow()
-        free_slots = self._free_slots[member]
-        episode.slots, self._free_slots[member] = free_slots[:count], free_slots[count:]
-        for name, values in steps.items():
-            self.fields[name][member].index_copy_(0, episode.slots, values)
-        episode.steps = {}
-
-    def _grow(self) -> None:
-        """Double the storage of all members. The first time, allocate it."""
-        for name, values in self.fields.items():
-            old_size = values.shape[1]
-            new_size = max(_FIRST_SLOTS, 2 * old_size)
-            self.fields[name] = values.new_zeros(self.members, new_size, *values.shape[2:])
-            self.fields[name][:, :old_size] = values
-        new_slots = torch.arange(old_size, new_size)  # all fields have the same size
-        self._free_slots = [torch.cat([slots, new_slots]) for slots in self._free_slots]
-
-    def index(self, member: int) -> Tensor:
-        """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, ordered as ``episodes``."""
-        return torch.cat([episode.slots for episode in self.episodes[member]])
+        lengths = list(map(len, kept_episodes))
+        for name in kept_episodes[0].steps if kept_episodes else ():
+            column = torch.cat([episode.steps[name] for episode in kept_episodes])
+            self.columns[member][name] = column
+            for episode, values in zip(kept_episodes, column.split(lengths), strict=True):
+                episode.steps[name] = values
 
     def column(self, name: str) -> list[Tensor]:
-        """Return one field of all steps, a tensor ``[steps, ...]`` for each member, in the order of `index`."""
-        return [values.index_select(0, self.index(m)) for m, values in enumerate(self.fields[name])]
+        """Return one field of all steps, a tensor ``[N, ...]`` for each member."""
+        return [columns[name] for columns in self.columns]
 
     def set_column(self, name: str, values: Tensor) -> None:
         """Overwrite the field ``name`` of all steps with ``values [total steps, ...]``: the steps of all members, one
-        member after the other, in the order of `index`."""
-        indices = [self.index(m) for m in range(self.members)]
-        for m, member_values in enumerate(values.split([len(index) for index in indices])):
-            self.fields[name][m].index_copy_(0, indices[m], member_values)
+        member after the other."""
+        columns = self.column(name)
+        for column, member_values in zip(columns, values.split(list(map(len, columns))), strict=True):
+            column.copy_(member_values)
 
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
-        """Sample ``updates`` minibatches of B = ``batch`` steps with replacement. Return the slots of these steps
-        (positions in ``fields``), ``[updates, M, B]``.
+        """Sample ``updates`` minibatches of B = ``batch`` steps with replacement. Return the rows of these steps
+        in ``columns``, ``[updates, M, B]``.
 
         ``by`` "step" samples all steps with equal probability, as in the public code of Srivastava et al. 2019 (arXiv
         1912.02877). "episode" first samples an episode, then one of its steps, as in algorithm 2 of that paper.
         """
-        indices = [self.index(m) for m in range(self.members)]
         if by == "step":
-            positions = streams.integers([len(index) for index in indices], updates, batch)
-        else:
-            positions = self._sample_from_episodes(streams, updates, batch)
-        return torch.stack([indices[m][positions[m]] for m in range(self.members)], dim=1)
-
-    def _sample_from_episodes(self, streams: Streams, updates: int, batch: int) -> Tensor:
-        """Sample episodes with equal probability, and one step of each. Return the positions of these steps in `index`,
-        ``[M, updates, batch]``."""
-        episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
+            num_steps = [sum(map(len, episodes)) for episodes in self.episodes]
+            return streams.integers(num_steps, updates, batch).transpose(0, 1)
+        episode_indices = streams.integers(list(map(len, self.episodes)), updates, batch)
         fractions = streams.uniform(updates, batch)  # position of the step as a fraction of the episode's length
-        positions = []
+        rows = []
         for m, episodes in enumerate(self.episodes):
             lengths = torch.tensor([len(episode) for episode in episodes])
             starts = lengths.cumsum(0) - lengths
             length, start = lengths[episode_indices[m]], starts[episode_indices[m]]
             offset = (fractions[m] * length).long().minimum(length - 1)  # rounding may give ``length``
-            positions.append(start + offset)
-        return torch.stack(positions)
+            rows.append(start + offset)
+        return torch.stack(rows, dim=1)
 
-    def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
-        """Return the fields ``names``, ``[M, B, ...]`` each, of the steps at ``slots [M, B]`` (from `sample`)."""
-        num_slots = self.fields[names[0]].shape[1]
-        # `flatten` joins members and slots to one axis [M * N]. There, the slots of member m begin at m * N.
-        first_slots = torch.arange(self.members).unsqueeze(1) * num_slots
-        flat_slots = (slots + first_slots).flatten()
-        fields = [self.fields[name].flatten(0, 1) for name in names]
-        return [field.index_select(0, flat_slots).unflatten(0, slots.shape) for field in fields]
+    def gather(self, rows: Tensor, names: Sequence[str]) -> list[Tensor]:
+        """Return the fields ``names``, ``[M, B, ...]`` each, of the steps in ``rows [M, B]`` (from `sample`)."""
+        fields = []
+        for name in names:
+            batches = [column.index_select(0, rows[m]) for m, column in enumerate(self.column(name))]
+            fields.append(torch.stack(batches))
+        return fields
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists, without slots. ``members`` is empty before the first ones."""
+        """Return all episodes as plain tensors and lists. ``members`` is empty before the first ones."""
         members = []
-        for m, episodes in enumerate(self.episodes):
+        for columns, episodes in zip(self.columns, self.episodes, strict=True):
             if episodes:
                 member = {
-                    "steps": {name: values[m].index_select(0, self.index(m)) for name, values in self.fields.items()},
+                    "steps": {name: column.clone() for name, column in columns.items()},
                     "lengths": [len(episode) for episode in episodes],
                     "scores": [episode.score for episode in episodes],
                     "extras": [episode.extras for episode in episodes],

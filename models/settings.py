@@ -20,8 +20,6 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-SMALLEST = 1.17549435e-38
-"""Smallest size of a number other than 0. Networks have numbers of 32 bits, which are denormal or 0 below it."""
 RANGES: dict[type, dict[str, float]] = {
     int: {"minimum": -(10**9), "maximum": 10**9},
     float: {"minimum": -(10**9), "maximum": 10**9},
@@ -45,8 +43,7 @@ class ProcessDied(UserError):
 
 
 class StopNow(BaseException):
-    """Raised at the second signal to stop. It replaces KeyboardInterrupt, which Lightning would turn into exit status
-    1."""
+    """Raised at the second signal to stop, because Lightning would turn a KeyboardInterrupt into exit status 1."""
 
 
 class SettingError(UserError, ValueError):
@@ -177,8 +174,8 @@ class Kind:
 INTEGER = Kind(int, is_list=False, optional=False)
 OPTIONAL_INTEGER = Kind(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
-_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _KINDS: dict[type, dict[str, Kind]] = {}
+_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "above": ("greater than", operator.gt),
     "minimum": ("at least", operator.ge),
@@ -252,11 +249,8 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     """Return the SettingError about a ``value``, a text or a Python object, that setting ``name`` does not allow. It
     states the value and the allowed values. These include the default bounds in `RANGES` only if the value exceeds
     them."""
-    hint = ""
-    if kind.item is int and isinstance(value, str | float):
-        hint = _integer_hint(value, kind, meta)
-    elif isinstance(value, str):
-        hint = nearest(value, [choice for choice in meta.get("choices", ()) if isinstance(choice, str)])
+    text_choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
+    hint = nearest(value, text_choices) if isinstance(value, str) else ""
     items = value if isinstance(value, tuple) else (value,)
     comparable_types = (str,) if kind.item is str else (int, float)
     comparable = [item for item in items if type(item) in comparable_types]
@@ -266,20 +260,7 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
         meta = {**meta, **bounds(kind, meta)}
     max_items = meta.get("max_items", MAX_ITEMS)
     note = f", {max_items} of them at most" if len(items) > max_items else ""
-    if any(isinstance(item, float) and 0 < abs(item) < SMALLEST for item in items):
-        note += f", at least {SMALLEST} in size unless it is 0"
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
-
-
-def _integer_hint(value: str | float, kind: Kind, meta: Mapping[str, Any]) -> str:
-    """Return ``"; did you mean 1000?"`` if ``value`` is an allowed integer in another notation, such as 1e3 or 5.0,
-    otherwise ``""``."""
-    try:
-        number = float(value)
-    except ValueError:
-        return ""
-    is_integer = number % 1 == 0  # False for NaN and infinities
-    return f"; did you mean {int(number)}?" if is_integer and _fits(int(number), kind, meta) else ""
 
 
 def choice_error(name: str, value: Any, choices: Iterable[str], scope: str = "", guess: Any = None) -> SettingError:
@@ -308,10 +289,7 @@ def parse_value(item: type, text: str) -> Any:
 
 def format_value(value: Any) -> str:
     """Return a value as text for an error message: its `repr`, with a tuple as a list, shortened if it is long."""
-    try:
-        return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
-    except ValueError:  # `repr` of an integer with more than 4,300 digits
-        return "a number of thousands of digits"
+    return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -385,7 +363,7 @@ def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
     # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
     if type(value) is not kind.item and not (kind.item is float and type(value) is int):
         return False
-    if isinstance(value, float) and not (math.isfinite(value) and (value == 0 or abs(value) >= SMALLEST)):
+    if isinstance(value, float) and not math.isfinite(value):
         return False
     if isinstance(value, str) and not value.strip() and not meta.get("allow_empty"):
         return False

@@ -71,6 +71,12 @@ def lambda_returns(
     return torch.stack(returns[::-1]).masked_fill(~valid, 0.0)
 
 
+def next_values(value: Tensor, final_value: Tensor, is_last: Tensor) -> Tensor:
+    """Return the value of the state after each step, ``[T, ...]``: the ``value [T, ...]`` of the next step, or
+    ``final_value`` after the steps ``is_last [T, ...]`` bool. Steps after the last one have arbitrary values."""
+    return torch.where(is_last, final_value, value.roll(-1, 0))
+
+
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
     """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``, in which episodes may
     begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``. ``value`` is V(s_t), and

@@ -5,7 +5,7 @@ Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.027
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from models.settings import setting
@@ -78,18 +78,6 @@ def _log_uniform(base: int, u: float) -> int:
 def with_all_sampled(config: Any) -> Any:
     """Return ``config`` with ``vary_hp`` on and the default ``vary``, so that all of its settings are sampled."""
     return dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
-
-
-def sample_member_configs(
-    config: Any, seeds: Sequence[int], sample_config: Callable[[Any, int], Any] = sample_config
-) -> list[Any]:
-    """Return the settings of M members, ``sample_config(config, seed)`` for each of ``seeds``, which may repeat.
-    Raises ValueError if members differ in hidden layers or batch size, because they share tensors."""
-    member_configs = [sample_config(config, seed) for seed in seeds]
-    shapes = set(map(shape_of, member_configs))
-    if len(shapes) > 1:
-        raise ValueError("members of different shapes; train each group of `groups` by itself")
-    return member_configs
 
 
 def shape_of(member_config: Any) -> tuple[Any, Any]:

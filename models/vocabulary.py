@@ -155,7 +155,7 @@ def translate(
     has_shape = not values.keys().isdisjoint((*WIDTHS, *DEPTHS))
     # In a search space "width" and "depth" are settings themselves. Then they do not stand for ``hidden_sizes``.
     if has_shape and "hidden_sizes" in setting_names and "width" not in setting_names:
-        values, renamed = _with_hidden_sizes(values, setting_names, default_of)
+        values, renamed = _with_hidden_sizes(values, default_of)
     names_by_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):
         if names[0] in setting_names:  # "width" is a setting, so "hidden_size" and the other names are its aliases
@@ -186,17 +186,14 @@ def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> 
 
 
 def _with_hidden_sizes(
-    values: Mapping[str, Any], setting_names: Collection[str], default_of: Callable[[str], Any]
+    values: Mapping[str, Any], default_of: Callable[[str], Any]
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
     """Replace a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` by ``hidden_sizes``. If there is only one of the
     two numbers, the other one is from the current value, ``default_of("hidden_sizes")``. Return the values, and the
     replaced names -> ``"hidden_sizes"``. Raises SettingError for two names of one number, or if a number is missing."""
-    aliases = values.keys() - setting_names
-    widths = [name for name in WIDTHS if name in aliases]
-    depths = [name for name in DEPTHS if name in aliases]
+    widths = [name for name in WIDTHS if name in values]
+    depths = [name for name in DEPTHS if name in values]
     names = [*widths, *depths]
-    if not names:
-        return values, {}
     conflict = ["hidden_sizes", *names] if "hidden_sizes" in values else []
     for names_of_one_setting in (conflict, widths, depths):
         if len(names_of_one_setting) > 1:

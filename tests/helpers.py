@@ -219,10 +219,13 @@ def place(loop: Any, member: int) -> tuple[Any, int]:
 
 def spoil(agent: Any, m: int) -> None:
     """Set the weights and the replay buffer of a member to NaN."""
+    rows = [param[m] for param in agent.parameters()]
+    if hasattr(agent, "memory"):
+        rows += agent.memory.columns[m].values()
     with torch.no_grad():
-        for values in (*agent.parameters(), *getattr(getattr(agent, "memory", None), "fields", {}).values()):
+        for values in rows:
             if values.is_floating_point():
-                values[m] = float("nan")
+                values.fill_(float("nan"))
 
 
 def numbers(loop: Any, row: dict[str, Tensor], member: int) -> dict[str, Tensor]:

@@ -48,9 +48,7 @@ def ranking_agent(**changes: Any) -> Any:
 
 def remembered(agent, *names: str) -> list[list[list[float]]]:
     """Fields of every episode in memory, in its order."""
-    return [
-        [agent.memory.fields[name][0][episode.slots].tolist() for name in names] for episode in agent.memory.episodes[0]
-    ]
+    return [[episode.steps[name].tolist() for name in names] for episode in agent.memory.episodes[0]]
 
 
 def test_memory_fields_by_hand() -> None:
@@ -193,12 +191,12 @@ def test_return_is_replaced_by_its_rank_in_every_state() -> None:
 
 def test_policy_learns_ranks_of_current_quantiles() -> None:
     agent = ranking_agent(quantile_levels=(0.2, 0.6), discount=1.0)
-    slots = agent.memory.index(0).unsqueeze(0)  # returns-to-go -4, -4; 10; 6, 5, 3
+    rows = torch.arange(6).unsqueeze(0)  # returns-to-go -4, -4; 10; 6, 5, 3
     for quantiles, ranks in (([0.0, 10.0], [0.1, 0.1, 0.8, 0.44, 0.4, 0.32]), ([-4.0, 0.0], [0.2] * 2 + [0.8] * 4)):
         with_quantiles(agent, quantiles)
-        obs, action = agent.memory.gather(slots, ["obs", "action"])
+        obs, action = agent.memory.gather(rows, ["obs", "action"])
         expected = cross_entropy(agent(obs, torch.tensor(ranks)[None, :, None]), action).mean(1)
-        for loss in agent._policy_loss(slots):
+        for loss in agent._policy_loss(rows):
             torch.testing.assert_close(loss, expected)
 
 
@@ -272,13 +270,13 @@ def test_policy_loss_is_weighted_cross_entropy(case: str) -> None:
     agent = experienced_agent(case)
     if agent.config.desire_advantage:
         agent._refresh_advantages()
-    slots = agent.memory.index(0).unsqueeze(0)
-    loss, plain = agent._policy_loss(slots)
-    obs, action, *command = agent.memory.gather(slots, ["obs", "action", *agent.commands.names])
+    rows = torch.arange(6).unsqueeze(0)
+    loss, plain = agent._policy_loss(rows)
+    obs, action, *command = agent.memory.gather(rows, ["obs", "action", *agent.commands.names])
     step_losses = cross_entropy(agent(obs, torch.stack(command, -1)), action)
     weights = torch.ones_like(step_losses)
     if case != "UDRL":
-        (by,) = agent.memory.gather(slots, ["advantage" if agent.config.desire_advantage else "cum_rew"])
+        (by,) = agent.memory.gather(rows, ["advantage" if agent.config.desire_advantage else "cum_rew"])
         weights = exponential_weights(by, agent.config.beta, agent.config.max_weight)
         assert weights.std() > 0
     torch.testing.assert_close(loss, (step_losses * weights).mean(1))
@@ -302,8 +300,8 @@ def test_advantages_bootstrap_truncated_episodes(bootstrap: bool) -> None:
     returns = [[1 + 0.5 * (2 + 0.5 * 3), 2 + 0.5 * 3, 3.0], [10.0], [0.5 * (-4 + 0.5 * last), -4 + 0.5 * last]]
     expected = [[g - value(age, episode) for age, g in enumerate(gs)] for episode, gs in enumerate(returns)]
     for episode in agent.memory.episodes[0]:
-        number = int(agent.memory.fields["obs"][0][episode.slots][0, 1])
-        advantages = agent.memory.fields["advantage"][0][episode.slots].tolist()
+        number = int(episode.steps["obs"][0, 1])
+        advantages = episode.steps["advantage"].tolist()
         assert advantages == pytest.approx(expected[number], abs=1e-4)
     assert agent.commands.mean.item() == pytest.approx(max(sum(expected, [])), abs=1e-4)
 

@@ -92,20 +92,6 @@ def test_cliffwalking_equals_gymnasium() -> None:
         assert native_step.done.all() == (step == 199)
 
 
-def test_cliff_equals_cliffwalking_except_ends() -> None:
-    """Actions have other numbers. A fall ends the episode, and the goal costs nothing."""
-    cliff, walking = GridMap("cliff"), CliffWalking()
-    for cell in [*range(37), 47]:
-        for action, gym_action in ((RIGHT, 1), (LEFT, 3), (DOWN, 2), (UP, 0)):
-            [cliff_move], [walking_move] = walk(cliff, [action], cell), walk(walking, [gym_action], cell)
-            if cliff_move[1] == -100:
-                assert cliff_move[2] and 37 <= cliff_move[0] <= 46 and walking_move == (36, -100, False)
-            elif cliff_move[0] == 47:
-                assert cliff_move == (47, 0, True) and walking_move == (47, -1, True)
-            else:
-                assert cliff_move == walking_move and not cliff_move[2]
-
-
 def test_maps_are_gymnasium_environments() -> None:
     env = gym.make("understudy/Cliff-v0", render_mode="ansi")
     assert env.spec is not None and env.spec.max_episode_steps == 50

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
@@ -221,14 +219,6 @@ def test_lambda_returns_by_hand() -> None:
         [[1 + 0.5 * (0.75 * 10 + 0.25 * middle), 5 + 0.5 * (0.75 * 20 + 0.25 * cut)], [middle, cut], [last, 0.0]]
     )
     torch.testing.assert_close(lambda_returns(REWARD, next_value, VALID, 0.5, 0.25), table)
-
-
-@given(st.integers(0, 10_000), st.floats(0, 1))
-def test_lambda_one_equals_bootstrapped_return(seed: int, discount: float) -> None:
-    reward, next_value, valid = ragged(seed)
-    bootstrap = next_value.gather(0, valid.sum(0, keepdim=True) - 1)[0]
-    expected = discounted_returns(reward, valid, discount, bootstrap=bootstrap)
-    torch.testing.assert_close(lambda_returns(reward, next_value, valid, discount, 1.0), expected)
 
 
 def test_padding_is_ignored() -> None:

@@ -37,7 +37,6 @@ PPO --seed 1 -> 'PPO' is not a flag; flags start with --; did you mean '--implem
     -> hidden_sizes is [8, 8, 8...]; allowed: list of integers, each at least 1, each at most 65536, 16 of them at most
 --seed 99999999999999999999 -> seed is 99999999999999999999; allowed: integer, at least 0, at most 4611686018427387904
 --lr 1e400 -> lr is '1e400'; allowed: number, greater than 0
---lr 1e-320 -> lr is 1e-320; allowed: number, greater than 0, at least 1.17549435e-38 in size unless it is 0
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
@@ -267,11 +266,10 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
-    ({"seed": 10**5000}, "seed is a number of thousands of digits; allowed: integer, at least 0, at most 46116..."),
     ({"lr": True}, "lr is True; allowed: number, greater than 0"),
     ({"hidden_sizes": [64, 2.5]}, "hidden_sizes is [64, 2.5]; allowed: list of integers, each at least 1, ..."),
     ({"rb_size": 0}, "rb_size is 0; allowed: integer, at least 1"),
-    ({"epochs": 1e3}, "epochs is 1000.0; did you mean 1000? Allowed: integer, at least 1; or null"),
+    ({"epochs": 1e3}, "epochs is 1000.0; allowed: integer, at least 1; or null"),
 ]
 
 

@@ -13,7 +13,7 @@ from helpers import build, config_of
 from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNetwork, HyperNetwork
 from models.agents.ddqn.config import Config as DdqnConfig
 from models.agents.model_generalisation.config import Config as ModelConfig
-from models.layers import BLOCK, ConvolutionalTrunk, Dense, Network, Truncated
+from models.layers import BLOCK, ConvolutionalTrunk, Dense, Truncated
 from models.mlp import MLP, MlpNetwork
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
@@ -275,12 +275,3 @@ def test_member_alone_equals_member_in_company(sizes: list[int], layout: str, ac
         for members in ([0], [4], [1, 2, 4]):
             for actual, all_ in zip(forward_backward(members, *arguments), company, strict=True):
                 assert actual is not None and all_ is not None and torch.equal(actual, all_[members])
-
-
-def test_views_follow_weights_that_move() -> None:
-    network = Network([Dense("a", 3, 2)], Streams([1, 2]))
-    with torch.no_grad():
-        network.weights()
-        network.flat.data = network.flat.data + 1
-        ((weight, _),) = network.weights()
-        assert torch.equal(weight, network.named_weights()["a.weight"])

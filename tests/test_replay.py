@@ -130,11 +130,13 @@ def contents(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]
     """Episodes read from their steps; asserts that every episode is complete."""
     episodes = []
     for stored in memory.episodes[member]:
-        numbers, places = memory.fields["number"][member][stored.slots], memory.fields["place"][member][stored.slots]
+        numbers, places = stored.steps["number"], stored.steps["place"]
         assert places.tolist() == list(range(len(stored))) and len(set(numbers.tolist())) == 1
         assert stored.extras["last"].tolist() == [int(numbers[0]), len(stored)]
-        assert torch.equal(memory.fields["obs"][member][stored.slots], numbers[:, None].float().expand(-1, 2))
+        assert torch.equal(stored.steps["obs"], numbers[:, None].float().expand(-1, 2))
         episodes.append((int(numbers[0]), len(stored), stored.score))
+    for name, column in memory.columns[member].items():
+        assert torch.equal(column, torch.cat([stored.steps[name] for stored in memory.episodes[member]]))
     return episodes
 
 
@@ -162,16 +164,6 @@ def test_memory_equals_plain_list(first, second, capacity: int, unit: str, order
         plain[member].add(batch)
         for m in range(2):
             assert contents(memory, m) == plain[m].episodes
-    for m in range(2):
-        slots = [slot for stored in memory.episodes[m] for slot in stored.slots.tolist()]
-        assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free_slots[m].tolist())
-
-
-def test_storage_is_reused() -> None:
-    memory = EpisodeMemory(1, 100, "steps", "recent")
-    for number in range(2000):
-        memory.add(0, [episode(number, 50, 0.0)])
-    assert memory.fields["number"].shape[1] <= 4096
 
 
 @pytest.mark.parametrize(("by", "expected"), [("step", [1 / 20, 4 / 20, 15 / 20]), ("episode", [1 / 3, 1 / 3, 1 / 3])])

@@ -8,13 +8,10 @@ import torch
 from scipy import stats
 
 from helpers import loop_of, tiny
-from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
-from models.spaces import Discrete, Spaces
 from models.varied import groups, sample_config, shape_of
 
 VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_sizes=(128, 128))
-SPACES = Spaces((4,), Discrete(2))
 
 
 def draws(config: Config = VARIED, count: int = 3000) -> list[Config]:
@@ -77,10 +74,3 @@ def test_results_of_groups_are_in_the_order_of_members() -> None:
     assert not torch.equal(order, order.argsort())
     rates = [sample_config(config, seed).lr for seed in loop.seeds]
     assert loop.epoch()["train/learning_rate"].tolist() == pytest.approx(rates)
-
-
-def test_members_of_different_shapes_are_refused() -> None:
-    seed, other_seed = (group[0] for group in groups(VARIED, range(50))[:2])
-    with pytest.raises(ValueError, match="different shapes"):
-        Agent(VARIED, SPACES, [seed, other_seed])
-    assert Agent(VARIED, SPACES, [seed]).members == 1

@@ -46,6 +46,7 @@ from models.off_policy import TwinCriticAgent
 from models.proxies import files
 from models.registry import agent_class, parse_agents
 from models.settings import SettingError, choice_error, kinds
+from models.spaces import Discrete
 from understudy.kinds import KINDS, MODES
 
 ADDITIVE_POTENTIAL = MODES[2]
@@ -96,10 +97,19 @@ def trained_values(settings: Settings, steps: int) -> Potential:
 
     def value(obs: Tensor) -> Tensor:
         flat = obs.reshape(1, -1, obs.shape[-1]).expand(agent.members, -1, -1)
-        values = agent.state_values(flat) if isinstance(agent, TwinCriticAgent) else agent.values(flat).amax(-1)
+        values = _critic_values(agent, flat) if isinstance(agent, TwinCriticAgent) else agent.values(flat).amax(-1)
         return values[best].view(obs.shape[:-1])
 
     return value
+
+
+@torch.no_grad()
+def _critic_values(agent: TwinCriticAgent, obs: Tensor) -> Tensor:
+    """Return the target critics' values of states under the greedy policy, ``obs [M, B, O] -> [M, B]``."""
+    vectors = agent.evaluation_vectors(agent.actor(agent.flat_parameters, obs), streams=None)  # None: greedy
+    if isinstance(agent.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
+        vectors = torch.nn.functional.one_hot(vectors.argmax(2), agent.action_size).to(vectors.dtype)
+    return agent.critics.target_values(obs, vectors)
 
 
 def _shifted(potential: Potential, shift: float, scale: float, obs: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ steps in a minibatch, C of numbers in a command. ``*O`` is the shape of an obser
 """
 
 import copy
-import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,10 +28,9 @@ from models.optim import Adam, clip_gradients, polyak_update
 from models.replay import Episode, EpisodeMemory
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
-from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
+from models.trajectory import Trajectory, discounted_returns, lambda_returns, next_values, stack_padded
 
 _VALUE_CHUNK, _IMAGE_CHUNK = 4096, 256  # number of vectors, and of images, in one call of the value network
-_UNIFORM_TOLERANCE = 0.005  # a policy counts as uniform if its loss differs from ln(A) by less than this, in nats
 _CONTINUOUS_NOISE = 0.3  # standard deviation of exploration in half-widths of the action range (public code)
 
 
@@ -75,7 +73,6 @@ class Agent(EpisodeAgent):
             # Both optimizers train the convolutions: these learn more from returns than from actions.
             params = [self.state_network.flat, *self.trunk.parameters()]
             self.optimizers.append(Adam(params, config.value_lr or config.lr))
-        self._grad_norms: list[Tensor] = []  # [M] each, of the updates of the latest `_descend`
         self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
         self.is_discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # the policy outputs actions in units of half their range
@@ -115,53 +112,53 @@ class Agent(EpisodeAgent):
         metrics = {}
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
         if config.desire_rank:
-            loss = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
+            loss, _ = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
             metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
         if config.desire_advantage:
             self._refresh_advantages()  # computes the targets of the value network
-            metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
-            metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
+            loss, _ = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
+            metrics["value_loss"] = loss * self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             values, targets = self.memory.column("value"), self.memory.column("value_target")
             metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
-        metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
-        metrics["grad_norm"] = torch.stack(self._grad_norms, 1).mean(1)
+        num_updates = config.num_grad_steps
+        metrics["policy_loss"], metrics["grad_norm"] = self._descend(self.optimizers[0], num_updates, self._policy_loss)
         if self.is_discrete:
             metrics["entropy"] = entropy(self._outputs * config.action_noise)
         return metrics
 
     def _descend(
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> Tensor:
-        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps ``slots [M, B]``, the
+    ) -> tuple[Tensor, Tensor]:
+        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps ``rows [M, B]``, the
         positions of a minibatch's steps in memory, to two losses ``[M]``: one to minimise, and one to report. Return
-        the mean reported loss ``[M]``."""
+        the means of the reported loss and of the gradient norm, ``[M]`` each."""
         config = self.config
         params = optimizer.param_groups[0]["params"]
-        reported_losses, self._grad_norms = [], []
-        for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
-            loss, reported_loss = loss_function(slots)
+        reported_losses, grad_norms = [], []
+        for rows in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
+            loss, reported_loss = loss_function(rows)
             reported_losses.append(reported_loss)
             optimizer.zero_grad()
             loss.sum().backward()
-            self._grad_norms.append(clip_gradients(params, config.max_grad_norm))
+            grad_norms.append(clip_gradients(params, config.max_grad_norm))
             optimizer.step()
             updates_policy = optimizer is self.optimizers[0]
             if self.averaged is not None and updates_policy:
                 for average, param in zip(self.averaged.parameters(), params, strict=True):
                     polyak_update(average, param, 1 - config.average_decay)
-        return torch.stack(reported_losses).mean(0)
+        return torch.stack(reported_losses).mean(0), torch.stack(grad_norms, 1).mean(1)
 
-    def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two mean losses ``[M]`` of the policy on the steps ``slots [M, B]``: one to minimise, with exponential
+    def _policy_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two mean losses ``[M]`` of the policy on the steps ``rows [M, B]``: one to minimise, with exponential
         weights if they are on, and one to report, without weights or gradient."""
         config = self.config
-        obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
+        obs, action, *command = self.memory.gather(rows, ["obs", "action", *self._command_fields])
         loss = self._fit_loss(obs, action, command)
         unweighted_loss = loss.detach().mean(1)
         if config.expo_weighting:
             score_field = "advantage" if config.desire_advantage else "cum_rew"
-            (score,) = self.memory.gather(slots, [score_field])
+            (score,) = self.memory.gather(rows, [score_field])
             loss = loss * exponential_weights(score, config.beta, config.max_weight)
         return loss.mean(1), unweighted_loss
 
@@ -195,21 +192,17 @@ class Agent(EpisodeAgent):
             return discounted_returns(reward, valid, config.discount)
         values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
         final_values = self._values(list(trajectory.final_obs))  # [E] for each member
-        scale = self._value_scale()
-        # Convert values to units of reward, and clamp them to the range of the returns-to-go in memory and 0
-        # (`_clamped_values` says why).
+        # Clamp values to the range of the returns-to-go in memory and 0 (`_clamped_values` says why).
         for m, returns in enumerate(self.memory.column("rtg")):
             low, high = _range_with_zero(returns)
-            values[m] = (values[m] * scale[m]).clamp(low, high).view(len(reward), -1)  # [T, E]
-            final_values[m] = (final_values[m] * scale[m]).clamp(low, high)
+            values[m] = values[m].clamp(low, high).view(len(reward), -1)  # [T, E]
+            final_values[m] = final_values[m].clamp(low, high)
         final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
         if config.bootstrap_truncation:
             terminated = (trajectory.terminated & valid).any(0)
             final_value = torch.stack(final_values).masked_fill(terminated, 0.0)
         is_last = trajectory.terminated | trajectory.truncated
-        # The value after a step is the value of the next step. The first row, which ``roll`` moves to the end, is not
-        # used: steps there are the last ones, or not valid.
-        next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
+        next_value = next_values(torch.stack(values, 1), final_value, is_last)
         return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
 
     def _to_episodes(
@@ -267,17 +260,6 @@ class Agent(EpisodeAgent):
         head = "argmax" if self.is_discrete else "scale"
         return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
 
-    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return which members have a uniform policy. Only policies of discrete actions are checked: their loss is
-        ln(A) if they are uniform, and the loss of continuous actions has no such value."""
-        if not isinstance(self.spaces.actions, Discrete):
-            return super().has_collapsed(metrics)
-        uniform_loss = math.log(self.spaces.actions.n)
-        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
-        advice = "look at the command scales (reward_scale, horizon_scale) and lr"
-        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
-        return is_uniform, f"{text} is uniform and not learning; {advice}"
-
     def status(self) -> dict[str, Tensor]:
         """Return the status of the base class and the number of steps in memory. If a command is a return, return also
         the smallest and the largest return in memory."""
@@ -300,14 +282,12 @@ class Agent(EpisodeAgent):
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
         """Return the mean loss ``[M]`` of the policy on a sample of the steps in the new ``episodes`` of each member,
         by a fork of the random streams, so that validation does not change the training."""
+        memory = EpisodeMemory(self.members, sys.maxsize, order="recent")
+        for member, member_episodes in enumerate(episodes):
+            memory.add(member, member_episodes[::-1])  # it puts the last one first
         num_samples = self.config.num_val_batches * self.config.batch_size
-        num_steps = [sum(map(len, member_episodes)) for member_episodes in episodes]
-        rows = self.streams.fork().integers(num_steps, num_samples)  # [M, samples]
-        batch = []
-        for name in ("obs", "action", *self._command_fields):
-            columns = [torch.cat([episode.steps[name] for episode in member_episodes]) for member_episodes in episodes]
-            batch.append(torch.stack([column[member_rows] for column, member_rows in zip(columns, rows, strict=True)]))
-        obs, action, *command = batch
+        (rows,) = memory.sample(self.streams.fork(), 1, num_samples)
+        obs, action, *command = memory.gather(rows, ["obs", "action", *self._command_fields])
         return self._fit_loss(obs, action, command).mean(1)
 
     @torch.no_grad()
@@ -326,8 +306,7 @@ class Agent(EpisodeAgent):
         remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], including this one
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
-        # The value of the state after each step. The row that ``roll`` moves to the end is not used (`_returns_to_go`).
-        next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))
+        next_value = next_values(value, torch.cat(final_values), is_last)
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
@@ -351,16 +330,15 @@ class Agent(EpisodeAgent):
         that climbs for ever reaches states that were never seen, and bootstrapping from an extrapolated value would
         amplify its error.
         """
-        memory, scale = self.memory, self._value_scale()
+        memory = self.memory
         values = self._values(memory.column("obs"))
         final_obs = [torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes]
         final_values = self._values(final_obs)
         for m, returns in enumerate(memory.column("rtg")):
-            values[m] = (values[m] * scale[m]).clamp(returns.min(), returns.max())
+            values[m] = values[m].clamp(returns.min(), returns.max())
             terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             bootstraps = ~terminated if self.config.bootstrap_truncation else torch.zeros_like(terminated)
-            final_value = final_values[m] * scale[m] * bootstraps
-            final_values[m] = final_value.clamp(*_range_with_zero(returns))
+            final_values[m] = (final_values[m] * bootstraps).clamp(*_range_with_zero(returns))
         return values, final_values
 
     def _value_scale(self) -> Tensor:
@@ -368,14 +346,15 @@ class Agent(EpisodeAgent):
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return for each member the values ``[n]`` of its observations ``[n, *O]``, in units of `_value_scale`.
-        Members may have different n."""
+        """Return for each member the values ``[n]`` of its observations ``[n, *O]``, in units of reward. The number n
+        may differ between members."""
         # Chunks of a fixed shape, because the rounding of a matrix product may depend on the length of the batch, which
         # is the largest n of all members.
         size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
         num_chunks = -(-max(map(len, obs)) // size)  # rounded up
         padded_obs = stack_padded(obs, num_chunks * size)
         values = torch.cat([self._value(chunk) for chunk in padded_obs.split(size, dim=1)], dim=1)
+        values = values * self._value_scale().unsqueeze(1)
         return [values[m, : len(member_obs)] for m, member_obs in enumerate(obs)]
 
     def _value(self, obs: Tensor) -> Tensor:
@@ -390,17 +369,17 @@ class Agent(EpisodeAgent):
         assert self.state_network is not None
         return self.state_network(self.trunk(obs))  # type: ignore[no-any-return]
 
-    def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean pinball loss ``[M]`` of the quantile network on the steps ``slots [M, B]``, in units of
+    def _quantile_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean pinball loss ``[M]`` of the quantile network on the steps ``rows [M, B]``, in units of
         `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
-        obs, target = self.memory.gather(slots, ["obs", "rtg"])
+        obs, target = self.memory.gather(rows, ["obs", "rtg"])
         quantiles, scaled_target = self._quantiles(obs), target / self._value_scale().unsqueeze(1)
         loss = pinball_loss(quantiles, scaled_target, self.levels).mean(1)
         return loss, loss.detach()
 
-    def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def _value_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean squared error ``[M]`` of the value network, as in `_quantile_loss`."""
-        obs, target = self.memory.gather(slots, ["obs", "value_target"])
+        obs, target = self.memory.gather(rows, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
 

@@ -45,8 +45,6 @@ for _column, (_game, _regime) in enumerate(itertools.product(GAMES, REGIMES)):
         PRESETS[f"{_game}_{_regime}"][_agent] = GAMES[_game] | REGIMES[_regime] | _tuned
 
 
-LARGEST_LATENT = 65_536  # largest size of a categorical latent state, in numbers
-
 # Defaults if neither the game nor a preset has a value.
 _DEFAULT_PRESET = PRESETS["procmaze_high"]
 
@@ -241,18 +239,10 @@ _AGENT_SETTINGS: dict[str, dict[str, object]] = {
 }
 IMPLEMENTATIONS = {name: overrides | _DEFAULT_PRESET[name] for name, overrides in _AGENT_SETTINGS.items()}
 
-LEARNED_MODEL_SETTINGS = names_with(Config, "part", "learned model")
-LATENT_SETTINGS = names_with(Config, "part", "latent states")
-
 
 def preset_game(preset: str) -> str | None:
     """Return the environment that a preset is for: ``procmaze`` for ``procmaze_high``, None for ``shipped``."""
     return preset.rpartition("_")[0] if preset in PRESETS else None
-
-
-def changeable(config: Config) -> tuple[str, ...]:
-    """Return the settings that a resumed run may change: the device, because all random numbers are from the CPU."""
-    return ("accelerator",)
 
 
 def ineffective(config: Config) -> dict[str, str]:
@@ -261,11 +251,16 @@ def ineffective(config: Config) -> dict[str, str]:
     latent_type = f"latent_type is {config.latent_type!r}"
     strategy = f"exploration_strat is {config.exploration_strat!r}"
     learns_model = config.model in ("simple", "latent")
+    model_settings = names_with(Config, "part", "learned model")
     target_settings = ("target_update_frequency", "double_DQN")
     return reasons_by_setting(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
-        (not learns_model, (*LEARNED_MODEL_SETTINGS, "rollout_batch_size"), f"{model}no model is learned"),
-        (config.model != "latent", tuple(LATENT_SETTINGS), f"{model}there are no latent states"),
+        (not learns_model, (*model_settings, "rollout_batch_size"), f"{model}no model is learned"),
+        (
+            config.model != "latent",
+            tuple(names_with(Config, "part", "latent states")),
+            f"{model}there are no latent states",
+        ),
         (config.model != "simple", ("bernoulli_logits",), f"{model}no bits are imagined"),
         (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
         (config.latent_type != "categorical", ("feature_width",), latent_type),
@@ -280,11 +275,6 @@ def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
     if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
         return "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them"
-    if config.model == "latent" and config.latent_type == "categorical":
-        size = config.num_features * config.feature_width
-        if size > LARGEST_LATENT:
-            problem = f"num_features is {config.num_features} and feature_width {config.feature_width}"
-            return f"{problem}, {size:,} numbers together; allowed: at most {LARGEST_LATENT:,}"
     return None
 
 
@@ -298,6 +288,6 @@ FAMILY = Family(
     validate=validate,
     ineffective=ineffective,
     replaced={"model": "implementation", "epochs": "total_steps"},
-    changeable=changeable,
+    changeable=lambda config: ("accelerator",),  # because all random numbers are from the CPU
     accelerators=("cpu", "gpu"),
 )

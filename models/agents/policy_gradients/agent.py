@@ -10,7 +10,7 @@ an observation, A the number of actions.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,9 @@ from models.optim import Adam, clip_gradients
 from models.spaces import Discrete, Spaces
 from models.state import check_like
 from models.streams import NoiseBlocks, Streams
-from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
+from models.trajectory import Trajectory, discounted_returns, lambda_returns, next_values, stack_padded
 
 CHUNK = 256  # experiences; large enough for matrix products, small enough to waste little on padding
-_COLLAPSE_THRESHOLD = 1e-6  # a policy has collapsed if its entropy is below this fraction of the largest entropy
 
 
 class Agent(EpisodeAgent):
@@ -107,9 +106,7 @@ class Agent(EpisodeAgent):
             return discounted_returns(reward, valid, config.discount, final_value)
         is_last = trajectory.terminated | trajectory.truncated
         step_value = unpack(values, valid)  # [T, M, E]
-        # The value after a step is the value of the next step. The first row, which ``roll`` moves to the end, is not
-        # used: steps there are the last ones, or not valid.
-        next_value = torch.where(is_last, final_value, step_value.roll(-1, 0))
+        next_value = next_values(step_value, final_value, is_last)
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
@@ -187,10 +184,6 @@ class Agent(EpisodeAgent):
         optimizer.step()
         optimizer.zero_grad()
         return norm
-
-    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        text = "the policy has been sure of every action, so it explores nothing and learns no more"
-        return metrics["entropy_share"] < _COLLAPSE_THRESHOLD, f"{text}; a smaller lr or a larger beta may help"
 
 
 def _standardise(values: Tensor) -> Tensor:

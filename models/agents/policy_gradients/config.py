@@ -108,19 +108,17 @@ class Config:
         return None if self.max_episodes is None else -(-self.max_episodes // self.batch_episodes)
 
 
-_ENTROPY: dict[str, object] = {"beta": 0.7}
-_BASELINE: dict[str, object] = {"baseline": "batch_mean"}
-_CRITIC: dict[str, object] = {"baseline": "value"}
-
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "VPG": {},
-    "EPG": _ENTROPY,
-    "BPG": _BASELINE,
-    "CPG": _BASELINE | _ENTROPY,
+    "EPG": {"beta": 0.7},
+    "BPG": {"baseline": "batch_mean"},
+    "CPG": {"baseline": "batch_mean", "beta": 0.7},
     # The notebook prints AAC's networks but no hyperparameters: these were tuned in this project.
-    "AAC": _CRITIC
-    | {"hidden_sizes": (32, 32), "beta": 0.1, "discount": 0.99, "lr": 4e-3, "value_lr": 1e-2, "batch_episodes": 8},
-}
+    "AAC": {
+        "baseline": "value", "hidden_sizes": (32, 32), "beta": 0.1, "discount": 0.99, "lr": 4e-3, "value_lr": 1e-2,
+        "batch_episodes": 8,
+    },
+}  # fmt: skip
 
 _SKELETON: dict[str, object] = {"discount": 0.99}
 PRESETS: dict[str, dict[str, dict[str, object]]] = {

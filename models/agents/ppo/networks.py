@@ -20,15 +20,12 @@ from understudy.policy import CLIP_LIMIT
 class Categorical:
     """Distribution of A discrete actions: the softmax of their logits. It has no ``log_std``."""
 
-    width, num_log_std = 1, 0
+    width = 1
+    initial_log_std = torch.empty(0)
     noise = staticmethod(Streams.gumbel)
 
     def __init__(self, actions: Discrete):
         self.num_outputs = actions.n
-
-    def initial_log_std(self) -> Tensor:
-        """Return the initial ``log_std``, which is empty."""
-        return torch.empty(0)
 
     def sample(self, logits: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         """Sample actions ``[M, E]`` from ``logits [M, E, A]`` by Gumbel ``noise [M, E, A]``: the argmax of their sum is
@@ -60,13 +57,9 @@ class Gaussian:
     noise = staticmethod(Streams.normal)
 
     def __init__(self, actions: Continuous, std: float, scaled: bool = False):
-        self.num_outputs = self.num_log_std = self.width = actions.size
+        self.num_outputs = self.width = actions.size
         self.low, self.high = torch.tensor(actions.low), torch.tensor(actions.high)
-        self.initial_std, self.scaled = std, scaled
-
-    def initial_log_std(self) -> Tensor:
-        """Return the initial ``log_std``, ``[A]``."""
-        return torch.full((self.num_log_std,), self.initial_std).log()
+        self.initial_log_std, self.scaled = torch.full((actions.size,), std).log(), scaled
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         """Sample vectors ``[M, E, A]`` from ``mean [M, E, A]`` and standard normal ``noise [M, E, A]``."""
@@ -149,7 +142,7 @@ class ActorCritic:
         self.actor = MLP([inputs, *hidden, self.actions.num_outputs], config.activation, layer=layer)
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         num_moments = inputs if config.normalize_obs else 0
-        num_log_std = self.actions.num_log_std
+        num_log_std = len(self.actions.initial_log_std)
         # Sizes of the parts of a row, without the zeros. The last two are not trained.
         self.part_sizes = [self.actor.size, self.critic.size, num_log_std, num_trunk, num_moments, num_moments]
         self.padding = -sum(self.part_sizes) % BLOCK
@@ -161,7 +154,7 @@ class ActorCritic:
         trunk, _ = self._make_trunk(streams)
         trunk_weights = [param.detach() for param in trunk.parameters()]
         members = len(streams)
-        log_std = self.actions.initial_log_std().expand(members, -1)
+        log_std = self.actions.initial_log_std.expand(members, -1)
         *_, num_means, num_scales = self.part_sizes
         means, scales = torch.zeros(members, num_means), torch.ones(members, num_scales)
         padding = torch.zeros(members, self.padding)

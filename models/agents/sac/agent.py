@@ -26,13 +26,11 @@ class Agent(TwinCriticAgent):
 
     update_numbers = (*TwinCriticAgent.update_numbers, "now")  # "now": for the actor's actions in the minibatch
     metric_names = (*TwinCriticAgent.metric_names, "entropy", "entropy_temperature")
+    outputs_per_action = 2  # a mean and a ``log_std``
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
-
-    def _num_outputs(self, action_size: int) -> int:
-        return 2 * action_size  # a mean and a ``log_std`` for each number of an action
 
     def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, then log alpha: ``[M, D]``."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models.contract import Policy
@@ -217,11 +218,10 @@ class Program:
         last_bias = torch.cat([bias for _, bias in last_layers], 1)
         num_inputs, num_hidden, num_outputs = first_weight.shape[2], first_weight.shape[1], last_bias.shape[1]
         width = num_hidden // len(networks)
-        last_weight = self.flat.new_zeros(len(self.flat), num_outputs, num_hidden)
-        row = column = 0
-        for weight, _ in last_layers:
-            last_weight[:, row : row + weight.shape[1], column : column + width] = weight
-            row, column = row + weight.shape[1], column + width
+        blocks = []  # of a block-diagonal weight: a network has the columns of its hidden units, and zeros in others
+        for i, (weight, _) in enumerate(last_layers):
+            blocks.append(F.pad(weight, (i * width, num_hidden - (i + 1) * width)))
+        last_weight = torch.cat(blocks, 1)
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
         part = self.networks.parts[self.names[0]]
         self._folded_mlp = MLP([num_inputs, num_hidden, num_outputs], part.activation, part.leak)
