@@ -60,8 +60,16 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     # On other devices than the CPU, the comparisons would wait for the device.
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return draw(seeds)
-    unique_seeds, group_of_member = seeds.unique(dim=-2, return_inverse=True)
-    if len(group_of_member) == unique_seeds.shape[-2]:
+    # Members are compared first by one seed of each, then by all of their seeds.
+    one_seed_per_member = seeds[..., 0].reshape(-1, seeds.shape[-2])[0]  # [M]
+    unique_values, group_of_member = one_seed_per_member.unique(return_inverse=True)
+    num_members, num_groups = len(group_of_member), len(unique_values)
+    if num_groups == num_members:
+        return draw(seeds)
+    # One member of each group, whichever is written last.
+    member_of_group = torch.empty_like(unique_values).scatter_(0, group_of_member, torch.arange(num_members))
+    unique_seeds = seeds.index_select(-2, member_of_group)
+    if not torch.equal(unique_seeds.index_select(-2, group_of_member), seeds):
         return draw(seeds)
     return draw(unique_seeds).index_select(-3, group_of_member)  # [..., M, E, n]
 
