@@ -238,7 +238,7 @@ def resolve(name: str) -> Game:
             raise _name_error(name, f": {error}") from error
     module, _, env_id = name.rpartition(":")
     if module and module not in sys.modules:
-        raise _name_error(name, f": only a flag can have module {module} imported; give --import {module}")
+        raise _name_error(name, f": module {module} is not imported; give --import {module}")
     gym_ids = _gym_ids()
     gym_id = _newest_id(env_id, gym_ids)
     if gym_id not in gym_ids:
@@ -246,7 +246,7 @@ def resolve(name: str) -> Game:
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
-    # The id means the first game of the table that has it and changes nothing by wrappers.
+    # The first game of the table with this id that has no wrappers.
     table_games = (entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers)
     return next(table_games, Game(full_id, full_id))
 
@@ -309,8 +309,8 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     """Return a copy of ``game`` with the parameters ``values`` in its ``kwargs`` and at the end of its name, which must
-    have none yet. Values that the game already has are left out. Raises SettingError for a value that is out of range.
-    Arguments of a Gymnasium environment are not checked, and make its largest return unknown."""
+    have no parameters yet. Values that the game already has are left out. Raises SettingError for a value that is
+    out of range. Arguments of a Gymnasium environment are not checked, and make its largest return unknown."""
     changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
@@ -318,7 +318,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
         changes = {name: value for name, value in changes.items() if value != parameters[name]}
     elif game.takes_arguments and changes:
         game = replace(game, max_return=None)
-    else:  # there are no values
+    else:  # without arguments there are no values
         return game
     name = game.name
     for parameter, value in changes.items():

@@ -96,7 +96,8 @@ class Stages(BaseStages):
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``. If the range of observations is known, the table of initial states is
-        filled with observations that are spread over it, and the inputs of a target network are scaled by them."""
+        filled with observations spread over this range, and the inputs of a target network are scaled by these
+        observations."""
         networks = self.parameters
         flat = networks.initial(streams)
         if not (networks.num_table_rows or networks.has_target):

@@ -24,8 +24,8 @@ from models.vectors import (
     zeros,
 )
 
-ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
-RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4
+IDENTITY, RELU, LEAKY, TANH, PRELU = range(5)
+ACTIVATIONS = {"identity": IDENTITY, "relu": RELU, "leakyrelu": LEAKY, "tanh": TANH, "prelu": PRELU}
 ZERO, ONE = np.float32(0), np.float32(1)
 _TANH_LIMIT = np.float32(8.01773357391357422)  # tanh of larger numbers is 1
 
@@ -53,12 +53,13 @@ def activate(x, activation, leak):
     """Apply the activation function with the number ``activation`` (a value of `ACTIVATIONS`) to x, which is a number
     or a vector. ``leak`` is the slope of leakyrelu or prelu below 0."""
     if activation == RELU:
-        return where_less(x, ZERO, ZERO, x)
+        return where_less(x, ZERO, ZERO, x)  # 0 if x < 0, else x
     if activation == TANH:
         numerator, denominator = tanh_fraction(x)
         return numerator / denominator
-    # Number 0 is identity; the remaining ones are leakyrelu and prelu.
-    return where_less(ZERO, x, x, leak * x) if activation else x
+    if activation == IDENTITY:
+        return x
+    return where_less(ZERO, x, x, leak * x)  # leakyrelu or prelu
 
 
 @inlined

@@ -98,7 +98,7 @@ def test_files_cannot_import_modules(
     else:
         path.write_text(f"gamename: {game}")
         words = ["--config", str(path), *(["--help"] if "help" in kind else flags(tmp_path, epochs=1)[2:])]
-    message = "only a flag can have module payload imported; give --import payload"
+    message = "module payload is not imported; give --import payload"
     refused_run(trainer.main, words, message, capsys, run_started=kind == "proxy")
     assert not (tmp_path / "harmed").exists() and "payload" not in sys.modules
     try:

@@ -238,8 +238,8 @@ FILES = [
     *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give it as --{name}")
       for name in sorted(BY_FLAG)),
     ("output_dir: x", "", "@: logdir is 'x'; a file may not choose what is written or joined: give it as --logdir"),
-    ("gamename: antigravity:CartPole-v1", "", "@: gamename is 'antigravity:CartPole-v1': only a flag can have module "
-     "antigravity imported; give --import antigravity"),
+    ("gamename: antigravity:CartPole-v1", "", "@: gamename is 'antigravity:CartPole-v1': module antigravity is not "
+     "imported; give --import antigravity"),
     ("a: &a [x, x]\n" + "\n".join(f"{x}: &{x} [*{y}, *{y}]" for y, x in itertools.pairwise("abcdefghijklm")), "",
      "@: *a is an alias; write the value itself"),
     ("gamma: " + 3000 * "[" + 3000 * "]", "", "@: nested too deep"),

@@ -90,7 +90,7 @@ def install_handlers() -> None:
     Signals that are ignored, as under nohup, continue to be ignored."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, ending)
+            signal.signal(number, ending)  # Python calls ``ending`` with the number of the signal
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # Python writes the number of each signal there at once

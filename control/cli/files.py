@@ -62,8 +62,9 @@ def errors_in(path: str) -> Iterator[None]:
 def read_config(path: str) -> dict[str, list[str]]:
     """Read the settings in a YAML or JSON file as name -> words, such as ``{"lr": ["1e-3"], "hidden_sizes": ["64",
     "64"]}``. ``command: {return: 250}`` becomes the name ``command.return``. Files of the original scripts are
-    translated (`control.cli.originals`). Raises SettingError for a file with other content."""
-    content = read_mapping("config", path, "name: value", empty=True)
+    translated (`control.cli.originals`). Raises SettingError if the file is no
+    mapping of names to values."""
+    content = read_mapping("config", path, "name: value", allow_empty=True)
     with errors_in(path):
         if is_original(content):
             content = from_original(content)
@@ -72,8 +73,9 @@ def read_config(path: str) -> dict[str, list[str]]:
     return dict(pairs)
 
 
-def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``empty``, the file may be empty.
+def read_mapping(setting: str, path: str, example: str, allow_empty: bool = False) -> dict[str, Any]:
+    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, the file may be
+    empty.
     Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows ``example``,
     a correct line."""
     content: Any = None
@@ -97,7 +99,7 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
-    if content is None and empty and not problem:  # YAML without content is None
+    if content is None and allow_empty and not problem:  # YAML without content is None
         return {}
     if not problem and not isinstance(content, dict):
         problem = f"allowed: a mapping, one '{example}' a line"

@@ -293,8 +293,8 @@ def ineffective(settings: Settings) -> dict[str, str]:
 
 
 def _ineffective_in_search(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason as `ineffective`, for a search. A setting that several of its agents share is only in
-    the result if it has no effect for all of them."""
+    """Return setting -> reason like `ineffective`, for a search. A setting that several of its agents share is in the
+    result only if it has an effect for none of them."""
     reasons = dict(family(settings.run.implementation).ineffective(settings.proxy))
     agents = parse_agents(settings.run.agent)
     # ``setting_of_field`` maps ``lr``, for example, to ``PPO_lr`` if the agents are of several families.

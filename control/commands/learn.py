@@ -214,7 +214,8 @@ def learn(settings: Settings) -> int:
     proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
     commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
-    if learned.passed and not STAGES.keys() <= learned.results.keys():  # because of ``only``
+    stages_left_out = STAGES.keys() - learned.results.keys()  # because of ``only``
+    if learned.passed and stages_left_out:
         commands.append(resume_command(settings, only=None))
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1
@@ -626,7 +627,8 @@ def _settings_on_task(task: Task, name: str) -> Any:
 
 def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
     """Return the score of a policy of one member in episodes of the task, whose seeds ``name`` determines. In a slow
-    environment there is one round of `_JUDGING_EPISODES` episodes. Otherwise the noise of the returns decides."""
+    environment there is one round of `_JUDGING_EPISODES` episodes. Otherwise rounds
+    follow until the mean is precise (`_JUDGING_ERROR`), or there are `_MOST_JUDGING_EPISODES`."""
     envs = 16  # environments in parallel
     streams, random_play = Streams([derive_seed(task.seed, name)]), task.score("probe", "random").mean
     most_episodes = _JUDGING_EPISODES if task.is_slow else _MOST_JUDGING_EPISODES

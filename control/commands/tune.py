@@ -193,7 +193,7 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
         if not saves_for_ray:
             ray_tune.report(metrics)
             return
-        # For Ray, a checkpoint is a whole folder, which it copies. A link makes a folder of the file without a copy.
+        # Ray takes a folder as a checkpoint, and copies it. A link puts the file there without another copy.
         with tempfile.TemporaryDirectory(prefix=".", dir=trial_folder) as checkpoint_folder:
             newest = max(trial_folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
             os.link(newest, Path(checkpoint_folder, "last.ckpt"))

@@ -43,7 +43,7 @@ def generation_agents(
     are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean
     [D]`` unless it is None. ``kinds`` is the number of agent implementations, and ``number`` the number of the
     generation, from 1. Generations with different ``name`` have unrelated seeds (`fresh_seeds`)."""
-    # The index of the generation's implementation; None: the implementations in turn.
+    # The index of the implementation of all agents in this generation. None: the agents take turns.
     kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
     # With common random numbers, every proxy gets agents with the same seeds.
     repeats = len(population) if config.common_random_numbers else 1
@@ -90,8 +90,8 @@ class InitialSearch:
     def mean(self) -> Tensor:
         """Return the initial mean ``[D]``. With ``start_from``, it is the proxy of that name, or a proxy cloned from
         the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies, by the fitness of
-        perturbed copies or, with ``initial_generations``, by short searches. The choice matters: perturbations of more
-        than half of random bandits do not change their fitness."""
+        perturbed copies or, with ``initial_generations``, by short searches. The choice matters: of more than half of
+        all random bandits, perturbed copies have the same fitness."""
         config, stages, seed = self.config, self.stages, self.seed
         if config.start_from is not None:
             if is_teacher(config.start_from):

@@ -156,12 +156,12 @@ def train(
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-_WATCH_STEPS // envs))  # rounded up
         # If agents may stop early, the steps pause at the end of an episode.
-        for all_ended in loop.advance(next_steps, running, pause=stops_early):
-            is_running = running[all_ended.members]
+        for ended_episodes in loop.advance(next_steps, running, pause=stops_early):
+            is_running = running[ended_episodes.members]
             if not stops_early or not is_running.any():
                 continue
             # Rules may be slow, so they only get the episodes of running members, with all fields of `Ended`.
-            ended = Ended(*(field[is_running] for field in all_ended))
+            ended = Ended(*(field[is_running] for field in ended_episodes))
             num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
             is_done = torch.zeros(len(ended.members), dtype=torch.bool)
             if rule is not None:

@@ -134,7 +134,7 @@ class ProxyModule(RunModule):
         return math.isnan(lowest) or lowest >= solved  # NaN: all agents diverged
 
     def train_epoch(self) -> None:
-        """Train and test the agents of a generation, and set ``row`` to its times."""
+        """Train and test the agents of a generation, and set ``row`` to its speed and times."""
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
         mean: Tensor | None = None  # generations that do not evaluate the mean train no agents on it
@@ -145,8 +145,8 @@ class ProxyModule(RunModule):
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
         proxies, seeds = generation_agents(self.population, mean, config, seed, self.num_kinds, self.epoch, name)
         start = time.perf_counter()
-        tests_target = config.scored_by == "target"
-        self.outcome = self._train_fresh(proxies, seeds, by_target=tests_target, inner_steps=config.inner_steps)
+        by_target = config.scored_by == "target"
+        self.outcome = self._train_fresh(proxies, seeds, by_target=by_target, inner_steps=config.inner_steps)
         seconds = time.perf_counter() - start
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,

@@ -90,7 +90,7 @@ class RunFolder:
             return values
         if file := self.file("config.yaml"):
             with contextlib.suppress(UserError):
-                return read_mapping("report", str(file), "name: value", empty=True)
+                return read_mapping("report", str(file), "name: value", allow_empty=True)
         return {}
 
     @property
@@ -127,7 +127,7 @@ class RunFolder:
     def held_out(self) -> dict[str, str]:
         """Numbers in `scores` as texts by their headings in tables. Missing ones are left out."""
         numbers = {name: value for name, value in self.scores.items() if isinstance(value, int | float)}
-        texts = {heading: text(numbers[name]) for name, (heading, text) in _HELD_OUT.items() if name in numbers}
+        texts = {heading: to_text(numbers[name]) for name, (heading, to_text) in _HELD_OUT.items() if name in numbers}
         if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
             texts[IQM] = tables.with_interval(numbers["iqm"], (numbers["iqm_low"], numbers["iqm_high"]))
         return texts

@@ -213,8 +213,10 @@ class Verdict(Baselines):
 
     @property
     def numbers(self) -> str:
-        """The mean returns of the agents and of all baselines or, after a search without progress, its fitness."""
-        if self.progress is not None and self.failure and not self._failure_of_returns:
+        """The mean returns of the agents and of all baselines or, after a search that did not improve the fitness, the
+        fitness of its first generation and of its winner (``progress``)."""
+        has_not_improved = bool(self.progress and self.failure and not self._failure_of_returns)
+        if self.progress and has_not_improved:
             first, winner = self.progress
             return f"fitness: winner {winner}, first generation {first}; mean return of the agents: {self.agents}"
         agents = "" if self.agents is self.teacher else f"agents {self.agents}, "  # a teacher may fail without agents

@@ -90,7 +90,7 @@ def save(
         "max_episode_steps": spaces.max_episode_steps,
         "max_return": spaces.max_return,
     }
-    for name in KINDS[settings["proxy"]].spaces:
+    for name in KINDS[settings["proxy"]].spaces:  # names of more fields that a file of this kind has
         described_spaces[name] = list(getattr(spaces, name))
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     understudy.save(path, tensors, game=game, spaces=described_spaces, config=values, description=description)

@@ -210,8 +210,8 @@ class Agent(EpisodeAgent):
     def _to_episodes(
         self, trajectory: Trajectory, returns_to_go: Tensor, episode_returns: Tensor, member: int
     ) -> list[Episode]:
-        """Return the episodes of one member as `Episode`. The fields of a step include every command that its action
-        has fulfilled, such as its entry in ``returns_to_go [T, M, E]``. ``episode_returns`` are ``[M, E]``."""
+        """Return the episodes of one member as `Episode`. The fields of a step include the commands that its action has
+        in fact fulfilled, such as the return-to-go. ``returns_to_go`` are ``[T, M, E]``, ``episode_returns [M, E]``."""
         episodes = []
         for e, length in enumerate(trajectory.lengths[member].tolist()):
             undiscounted_return = float(trajectory.returns[member, e])

@@ -101,8 +101,8 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         self.random_numbers = self.noise.next()
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
-        greedy_action = self.with_weights(self.flat_parameters).act(obs)
-        return torch.where(explore, self.random_numbers["action"], greedy_action)
+        greedy_policy = self.with_weights(self.flat_parameters)
+        return torch.where(explore, self.random_numbers["action"], greedy_policy.act(obs))
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor

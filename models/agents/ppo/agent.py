@@ -233,7 +233,8 @@ class Agent(InnerAgent):
 
     def _novelty(self, *columns: Tensor) -> Tensor:
         """Return rewards for novelty ``[M, N]`` of a rollout of N steps. ``columns`` are its observations, actions and
-        next observations, ``[M, N, ...]`` each. Minibatches, not shuffled, train the networks behind the rewards."""
+        next observations, ``[M, N, ...]`` each. `Curiosity.rewards` also trains its networks, on one minibatch after
+        another."""
         assert self.curiosity is not None
         bonuses = []
         split_columns = [column.split(self.batch_size, 1) for column in columns]

@@ -273,7 +273,7 @@ class Program:
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
         """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``."""
-        outputs = self.target_outputs(state)
+        outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
             return outputs.argmax(1)
         middle, half = self.bounds
