@@ -20,6 +20,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+SMALLEST = 1.17549435e-38
+"""Smallest size of a number other than 0. Networks have numbers of 32 bits, which are denormal or 0 below it."""
 RANGES: dict[type, dict[str, float]] = {
     int: {"minimum": -(10**9), "maximum": 10**9},
     float: {"minimum": -(10**9), "maximum": 10**9},
@@ -260,6 +262,8 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
         meta = {**meta, **bounds(kind, meta)}
     max_items = meta.get("max_items", MAX_ITEMS)
     note = f", {max_items} of them at most" if len(items) > max_items else ""
+    if any(isinstance(item, float) and 0 < abs(item) < SMALLEST for item in items):
+        note += f", at least {SMALLEST} in size unless it is 0"
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
 
 
@@ -363,7 +367,7 @@ def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
     # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
     if type(value) is not kind.item and not (kind.item is float and type(value) is int):
         return False
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not (math.isfinite(value) and (value == 0 or abs(value) >= SMALLEST)):
         return False
     if isinstance(value, str) and not value.strip() and not meta.get("allow_empty"):
         return False

@@ -20,7 +20,7 @@ from control.cli.parse import parse
 from control.cli.settings import as_dict
 from envs.names import GAMES
 from models.registry import implementations
-from models.settings import Kind, bounds
+from models.settings import SMALLEST, Kind, bounds
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 choose = st.sampled_from
@@ -63,6 +63,7 @@ def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
             item = st.integers(low, high)
         else:
             item = st.floats(low, high, exclude_min="above" in limits, exclude_max="below" in limits)
+            item = item.filter(lambda number: number == 0 or abs(number) >= SMALLEST)
     if kind.is_list:
         item = st.lists(item, min_size=1, max_size=3).map(tuple)
     return st.none() | item if kind.optional else item

@@ -37,6 +37,7 @@ PPO --seed 1 -> 'PPO' is not a flag; flags start with --; did you mean '--implem
     -> hidden_sizes is [8, 8, 8...]; allowed: list of integers, each at least 1, each at most 65536, 16 of them at most
 --seed 99999999999999999999 -> seed is 99999999999999999999; allowed: integer, at least 0, at most 4611686018427387904
 --lr 1e400 -> lr is '1e400'; allowed: number, greater than 0
+--lr 1e-320 -> lr is 1e-320; allowed: number, greater than 0, at least 1.17549435e-38 in size unless it is 0
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
