@@ -410,14 +410,13 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
     # Ids are compared without the module, which would make all of them look similar.
-    candidates = _ids_of_module(module, gym_ids) if module else [*GAMES, *gym_ids]
-    prefix = f"{module}:" if module else ""
-    similar_id = closest(env_id, candidates)
-    hint = f"; did you mean '{prefix}{similar_id}'?" if similar_id else ""
-    listed = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
-    if module and candidates:
-        nearest_ids = difflib.get_close_matches(env_id, candidates, n=MAX_ITEMS, cutoff=0.0)
-        listed = [prefix + gym_id for gym_id in nearest_ids]
+    module_ids = _ids_of_module(module, gym_ids) if module else []
+    similar_id = closest(env_id, module_ids or (gym_ids if module else [*GAMES, *gym_ids]))
+    suggestion = f"{module}:{similar_id}" if module else similar_id
+    hint = f"; did you mean '{suggestion}'?" if similar_id else ""
+    listed = [*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"]
+    nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)
+    listed = [f"{module}:{gym_id}" for gym_id in nearest_ids] or listed
     return _name_error(name, allowed_clause(hint, ", ".join(listed)))
 
 

@@ -32,6 +32,11 @@ def check_observation(space: Box, obs: Any) -> None:
     if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
         description = f"an array of {numbers.dtype} {list(numbers.shape)}"
         raise BrokenContract(f"observation is {description}; expected an array of {space.dtype} {list(space.shape)}")
+    if space.dtype.kind != "f":
+        with np.errstate(invalid="ignore"):
+            is_changed = numbers.astype(space.dtype) != numbers  # because the dtype cannot hold them
+        if is_changed.any():
+            raise BrokenContract(f"observation holds {numbers[is_changed].flat[0]}; expected numbers of {space.dtype}")
 
 
 def as_number(result: Any, name: str = "reward") -> Any:

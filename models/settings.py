@@ -251,8 +251,11 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     """Return the SettingError about a ``value``, a text or a Python object, that setting ``name`` does not allow. It
     states the value and the allowed values. These include the default bounds in `RANGES` only if the value exceeds
     them."""
-    text_choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
-    hint = nearest(value, text_choices) if isinstance(value, str) else ""
+    hint = ""
+    if kind.item is int and isinstance(value, str | float):
+        hint = _integer_hint(value, kind, meta)
+    elif isinstance(value, str):
+        hint = nearest(value, [choice for choice in meta.get("choices", ()) if isinstance(choice, str)])
     items = value if isinstance(value, tuple) else (value,)
     comparable_types = (str,) if kind.item is str else (int, float)
     comparable = [item for item in items if type(item) in comparable_types]
@@ -265,6 +268,17 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     if any(isinstance(item, float) and 0 < abs(item) < SMALLEST for item in items):
         note += f", at least {SMALLEST} in size unless it is 0"
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
+
+
+def _integer_hint(value: str | float, kind: Kind, meta: Mapping[str, Any]) -> str:
+    """Return ``"; did you mean 1000?"`` if ``value`` is an allowed integer in another notation, such as 1e3 or 5.0,
+    otherwise ``""``."""
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    is_integer = number % 1 == 0  # False for NaN and infinities
+    return f"; did you mean {int(number)}?" if is_integer and _fits(int(number), kind, meta) else ""
 
 
 def choice_error(name: str, value: Any, choices: Iterable[str], scope: str = "", guess: Any = None) -> SettingError:
@@ -293,7 +307,10 @@ def parse_value(item: type, text: str) -> Any:
 
 def format_value(value: Any) -> str:
     """Return a value as text for an error message: its `repr`, with a tuple as a list, shortened if it is long."""
-    return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
+    try:
+        return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
+    except ValueError:  # `repr` of an integer with more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def shorten(text: str, limit: int) -> str:

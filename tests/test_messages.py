@@ -267,10 +267,11 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
+    ({"seed": 10**5000}, "seed is a number of thousands of digits; allowed: integer, at least 0, at most 46116..."),
     ({"lr": True}, "lr is True; allowed: number, greater than 0"),
     ({"hidden_sizes": [64, 2.5]}, "hidden_sizes is [64, 2.5]; allowed: list of integers, each at least 1, ..."),
     ({"rb_size": 0}, "rb_size is 0; allowed: integer, at least 1"),
-    ({"epochs": 1e3}, "epochs is 1000.0; allowed: integer, at least 1; or null"),
+    ({"epochs": 1e3}, "epochs is 1000.0; did you mean 1000? Allowed: integer, at least 1; or null"),
 ]
 
 
