@@ -209,11 +209,14 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     suggestions |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
     suggestions = {alias: setting for alias, setting in suggestions.items() if setting in valid_flags}
     negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
-    suggestions |= {setting: setting for setting in [*valid_flags, *negations, *FLAG_ONLY]}
+    suggestions |= {setting: setting for setting in [*valid_flags, *negations]}
+    dashes = ""
+    if prefix == "--":  # for a flag, also suggest flags that are no settings
+        dashes = "--"
+        suggestions |= {flag: flag for flag in FLAG_ONLY}
     agent, _, setting = name.partition("_")
     # PPO_lr exists only in runs of several agents. In a run of one agent, the suggestion is lr.
     is_of_agent = agent in implementations() and setting in valid_flags
     similar_name = setting if is_of_agent else closest(name, suggestions)
-    dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{suggestions[similar_name]}'?" if similar_name else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")

@@ -118,7 +118,8 @@ def search_space(settings: Settings) -> Space:
             entries = {name: entry for name, entry in entries.items() if name not in set_names}
         dimensions = {name: _dimension(name, entry, settings, valid_flags) for name, entry in entries.items()}
         if not dimensions:
-            raise SettingError("nothing is left to search")
+            reason = "" if user_path else "; flags or --config set all of it"
+            raise SettingError(f"nothing is left to search{reason}")
     return Space(dimensions, path, entries)
 
 
