@@ -297,6 +297,8 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
             raise _name_error(name, ": training draws nothing; allowed: --record, for a film")
         if not equals:
             raise _name_error(name, f": {key} needs a value: {key}=value")
+        if key in values:
+            raise _name_error(name, f": {key} is given twice")
         values[key] = text
         with contextlib.suppress(ValueError):
             if not is_argument:

@@ -15,6 +15,7 @@ from envs.names import CartPoleParameters, first_line
 from models.settings import StopNow, UserError, shorten
 
 MAX_COMBINATIONS = 4096  # of the parts of an action; each has an output of the policy
+MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
 _NUMBERS = "biuf"  # NumPy's letters for the kinds of dtypes: bool, int, unsigned int, float
 COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary  # spaces of actions with several discrete parts
 
@@ -72,10 +73,13 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
         size = 0
     if size < 1:
         return f"its observation space {_describe(obs_space)} cannot be flattened to numbers; allowed: a wrapper for it"
+    if size > MAX_SIZE:
+        return f"its observation space {_describe(obs_space)} holds {size} numbers; allowed: at most {MAX_SIZE}"
     if not _is_supported(action_space):
         return (
             f"its action space {_describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete or "
-            f"MultiBinary with at most {MAX_COMBINATIONS} combinations, or Box with finite bounds, low below high"
+            f"MultiBinary with at most {MAX_COMBINATIONS} combinations, or Box with finite bounds, low below high; "
+            f"at most {MAX_SIZE} actions"
         )
     return None
 
@@ -85,8 +89,8 @@ def _is_supported(space: Any) -> bool:
     if isinstance(space, COMBINED):
         return math.prod(choices(space)) <= MAX_COMBINATIONS
     if isinstance(space, gym.spaces.Discrete):
-        return True
-    if not isinstance(space, Box) or space.dtype.kind not in "fiu" or space.low.size == 0:
+        return bool(space.n <= MAX_SIZE)
+    if not isinstance(space, Box) or space.dtype.kind not in "fiu" or not 1 <= space.low.size <= MAX_SIZE:
         return False
     # Agents compute with bounds in float32, in which even the length of the range must be finite.
     with np.errstate(all="ignore"):

@@ -39,6 +39,8 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "ragged": ({"obs": [[1.0], 2.0]}, "inhomogeneous shape"),
     "a mapping": ({"obs": {"a": 1}}, "observation is an array of object []; expected an array of float32 [2]"),
     "NaN": ({"obs": np.float32([0, np.nan])}, "observation[1] is nan; it must be finite"),
+    "a share of a byte": (gives(gym.spaces.Box(0, 255, (2,), np.uint8), np.zeros(2, np.uint8), np.float32([0, 0.7])),
+                          "observation holds 0.7"),
     "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "KeyError: 'a'"),
     "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "TypeError: tuple indices must be"),
     "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}),

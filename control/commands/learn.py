@@ -215,7 +215,8 @@ def learn(settings: Settings) -> int:
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
     commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
     stages_left_out = STAGES.keys() - learned.results.keys()  # because of ``only``
-    if learned.passed and stages_left_out:
+    has_failed = any(result.get("failed") for result in learned.results.values())  # also of an earlier command
+    if stages_left_out and not has_failed:
         commands.append(resume_command(settings, only=None))
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1

@@ -296,6 +296,7 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)
     except (ValueError, ModuleNotFoundError, OSError) as error:
-        reason = one_line(error) or error  # `one_line` returns None for a ValueError
+        # Not `one_line` of an OSError, which names the temporary file. It returns None for a ValueError.
+        reason = getattr(error, "strerror", None) or one_line(error) or error
         raise SettingError(f"export is {str(path)!r}, which cannot be written: {reason}", "export") from error
     return path

@@ -65,7 +65,7 @@ def _act(agent, work, step, t, first, last):
 @kernel
 def _learn(agent, work, step, t, num_steps, first, last):
     """Store step ``t`` of a block of ``num_steps`` steps, and make the updates that are due. Then choose the actions of
-    the next step, if the block has one, as if no episode had ended. The arguments are those of `_act`."""
+    the next step, if the block has one, as if no episode had ended. The other arguments are those of `_act`."""
     num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
     for m in range(first, last):
         for e in range(num_envs):

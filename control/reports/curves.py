@@ -155,6 +155,11 @@ def smooth(values: Array) -> Array:
     return np.convolve(values, window, "same") / counts
 
 
+def shown_label(label: str) -> str:
+    """Return a label for matplotlib, which hides labels that begin with an underscore."""
+    return f" {label}" if label.startswith("_") else label
+
+
 def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:
     """Draw the ``curves [N, G]`` of N seeds over ``x [G]``: their mean, its 95 % band, and the interquartile mean as a
     dashed line. ``with_seeds`` adds a thin line for each seed. Fewer than three seeds have no band and no dashed line,
@@ -162,7 +167,7 @@ def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, wit
     if not len(x):
         return
     marker = "o" if len(x) == 1 else None  # a line through one point cannot be seen
-    axis.plot(x, curves.mean(0), color=colour, linewidth=1.6, marker=marker, label=label)
+    axis.plot(x, curves.mean(0), color=colour, linewidth=1.6, marker=marker, label=shown_label(label))
     if with_seeds or len(curves) == 2:
         axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     if len(curves) < MIN_RUNS:

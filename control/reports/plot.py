@@ -337,7 +337,7 @@ def _draw_panels(
     with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
-                axes[0].plot([], [], color=colour, label=label)
+                axes[0].plot([], [], color=colour, label=curves.shown_label(label))
         for axis, panel in zip(axes, panels, strict=True):
             for arm in panel.arms:
                 steps, values = arm.curves[panel.tag]

@@ -298,10 +298,13 @@ def compare(options: argparse.Namespace) -> None:
         "--inner_rule=budget --deploy_steps= --no_vary_hp",
     ]
     argv = [word for word in " ".join(words).split() if not word.endswith("=")]
-    for assignment in options.set:
-        name, _, value = assignment.partition("=")
-        argv += [f"--{name}", *value.split(",")]
-    settings = parse(argv)
+    fixed_names = parse(argv).explicit_names
+    changes = dict(assignment.split("=", 1) if "=" in assignment else (assignment, "") for assignment in options.set)
+    settings = parse([*argv, *(word for name, value in changes.items() for word in (f"--{name}", *value.split(",")))])
+    setting_names = [*kinds(type(settings.agent)), "solved_reward"]
+    wrong_names = [*(changes.keys() & fixed_names), *(settings.explicit_names - fixed_names - {*setting_names})]
+    if wrong_names:
+        raise choice_error("set", min(wrong_names), setting_names)
     if isinstance(settings.agent, Mixture):
         raise SettingError(f"agent is {options.agent!r}, of several families; allowed: agents of one family", "agent")
     if settings.proxy.solved_reward is None:

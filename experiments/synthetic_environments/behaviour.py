@@ -62,6 +62,8 @@ def make(flags: argparse.Namespace) -> None:
     check_given(flags, LAYOUT)
     figures = pages(flags)
     proxy = opened(name)
+    if reward_path and proxy.config.proxy != "bandit":
+        raise SettingError(f"--paid has no effect: {name} is no bandit")
     rewards = {}
     if reward_path:
         rewards = {"light": reward_path, "dark": reward_path.with_stem(f"{reward_path.stem}_dark")}
