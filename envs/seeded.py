@@ -75,8 +75,8 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
 
 
 def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
-    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. ``use`` stands for what the numbers are
-    for: different values of it, such as the constant `AT`, give unrelated numbers."""
+    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. ``use`` is a constant for their
+    purpose, such as `AT`: different ones give unrelated numbers."""
     seeds = seeds.to(torch.int64)
     is_plain = type(seeds) is Tensor and seeds.device.type == "cpu"
     # Without an axis, NumPy would return a number instead of an array.

@@ -1,4 +1,4 @@
-"""Agents in machine code in environments that Python steps, such as those of Gymnasium: a step at a time.
+"""Agents in machine code, one step at a time, in environments that Python steps, such as Gymnasium's.
 
 In shapes, M is the number of members, E of environments of each, O of numbers in an observation, A in a continuous
 action. Importing this requires Numba.
@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 
 
 class PythonStep(NamedTuple):
-    """A step that Python makes in all environments: what compiled code and Python tell each other."""
+    """A step that Python makes in all environments. Compiled code writes the actions, and Python the results."""
 
     obs: Array  # [M, E, O], before the step
     actions: Array  # [M, E], discrete actions
@@ -65,7 +65,7 @@ def _act(agent, work, step, t, first, last):
 @kernel
 def _learn(agent, work, step, t, num_steps, first, last):
     """Store step ``t`` of a block of ``num_steps`` steps, and make the updates that are due. Then choose the actions of
-    the next step, if the block has one, as if no episode had ended. The other arguments are those of `_act`."""
+    the next step, if the block has one, as if no episode had ended. `_act` describes the other arguments."""
     num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
     for m in range(first, last):
         for e in range(num_envs):

@@ -268,7 +268,7 @@ class Group(StepLoop):
         open_environment = partial(make_environment, run.gamename, len(members), num_workers=num_workers, device=device)
         training_limit = run.time_limit
         if training_limit is None and schedule.endless:
-            training_limit = 0  # 0 stands for no limit, and None for the game's limit
+            training_limit = 0  # no limit; with None, the environment has the game's limit
         training = open_environment(config.num_envs, time_limit=training_limit)
         dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
         if dynamics is None and agent_type.needs_dynamics(config):
