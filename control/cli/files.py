@@ -62,8 +62,7 @@ def errors_in(path: str) -> Iterator[None]:
 def read_config(path: str) -> dict[str, list[str]]:
     """Read the settings in a YAML or JSON file as name -> words, such as ``{"lr": ["1e-3"], "hidden_sizes": ["64",
     "64"]}``. ``command: {return: 250}`` becomes the name ``command.return``. Files of the original scripts are
-    translated (`control.cli.originals`). Raises SettingError if the file is no
-    mapping of names to values."""
+    translated (`control.cli.originals`). Raises SettingError if the file is no mapping of names to values."""
     content = read_mapping("config", path, "name: value", allow_empty=True)
     with errors_in(path):
         if is_original(content):
@@ -75,9 +74,8 @@ def read_config(path: str) -> dict[str, list[str]]:
 
 def read_mapping(setting: str, path: str, example: str, allow_empty: bool = False) -> dict[str, Any]:
     """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, the file may be
-    empty.
-    Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows ``example``,
-    a correct line."""
+    empty. Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows
+    ``example``, a correct line."""
     content: Any = None
     problem = ""
     try:

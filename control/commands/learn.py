@@ -289,14 +289,14 @@ def _run_stages(task: Task) -> bool:
             task.results[name] = result
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
-        if has_failed := bool(task.results[name].get("failed")):
+        if task.results[name].get("failed"):
             failures.add(name)
         if verbose:
             text = task.results[name]["text"]
             if name != only:  # the page has the details
                 text, *_ = text.split("; ")
             # The width is of the longest name, "teacher", and two blanks.
-            print_named(name, f"{text}{'' if has_failed else _time_left(task, names)}", width=9)
+            print_named(name, text if name in failures else f"{text}{_time_left(task, names)}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
@@ -628,8 +628,8 @@ def _settings_on_task(task: Task, name: str) -> Any:
 
 def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
     """Return the score of a policy of one member in episodes of the task, whose seeds ``name`` determines. In a slow
-    environment there is one round of `_JUDGING_EPISODES` episodes. Otherwise rounds
-    follow until the mean is precise (`_JUDGING_ERROR`), or there are `_MOST_JUDGING_EPISODES`."""
+    environment there is one round of `_JUDGING_EPISODES` episodes. Otherwise rounds follow until the mean is precise
+    (`_JUDGING_ERROR`), or there are `_MOST_JUDGING_EPISODES`."""
     envs = 16  # environments in parallel
     streams, random_play = Streams([derive_seed(task.seed, name)]), task.score("probe", "random").mean
     most_episodes = _JUDGING_EPISODES if task.is_slow else _MOST_JUDGING_EPISODES

@@ -156,21 +156,21 @@ def train(
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-_WATCH_STEPS // envs))  # rounded up
         # If agents may stop early, the steps pause at the end of an episode.
-        for ended_episodes in loop.advance(next_steps, running, pause=stops_early):
-            is_running = running[ended_episodes.members]
+        for all_episodes in loop.advance(next_steps, running, pause=stops_early):
+            is_running = running[all_episodes.members]
             if not stops_early or not is_running.any():
                 continue
             # Rules may be slow, so they only get the episodes of running members, with all fields of `Ended`.
-            ended = Ended(*(field[is_running] for field in ended_episodes))
-            num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
-            is_done = torch.zeros(len(ended.members), dtype=torch.bool)
+            running_episodes = Ended(*(field[is_running] for field in all_episodes))
+            num_episodes.index_add_(0, running_episodes.members, torch.ones_like(running_episodes.members))
+            is_done = torch.zeros(len(running_episodes.members), dtype=torch.bool)
             if rule is not None:
-                is_done |= rule(loop, ended)
+                is_done |= rule(loop, running_episodes)
             if episodes is not None:
-                is_done |= num_episodes[ended.members] >= episodes
-            done_members = ended.members[is_done]
+                is_done |= num_episodes[running_episodes.members] >= episodes
+            done_members = running_episodes.members[is_done]
             weights[done_members] = agent.flat_parameters[done_members]
-            steps_taken[done_members] = ended.steps[is_done] * envs
+            steps_taken[done_members] = running_episodes.steps[is_done] * envs
             running[done_members] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:

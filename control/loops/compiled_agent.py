@@ -63,9 +63,9 @@ def _act(agent, work, step, t, first, last):
 
 
 @kernel
-def _learn(agent, work, step, t, num_steps, first, last):
-    """Store step ``t`` of a block of ``num_steps`` steps, and make the updates that are due. Then choose the actions of
-    the next step, if the block has one, as if no episode had ended. `_act` describes the other arguments."""
+def _learn(agent, work, step, t, block_steps, first, last):
+    """Store step ``t`` of a block of ``block_steps`` steps, and make the updates that are due. Then choose the actions
+    of the next step, if the block has one, as if no episode had ended. `_act` describes the other arguments."""
     num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
     for m in range(first, last):
         for e in range(num_envs):
@@ -85,7 +85,7 @@ def _learn(agent, work, step, t, num_steps, first, last):
         for e in range(num_envs):
             for i in range(obs_size):
                 step.obs[m, e, i] = step.next_obs[m, e, i]
-        if t + 1 < num_steps:
+        if t + 1 < block_steps:
             _choose_actions(agent, work, step, m, t + 1)
 
 
@@ -122,7 +122,7 @@ class CompiledAgent(CompiledLoop):
         self._steps_left -= self._block_steps
         self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
         if not self._memories:
-            self._memories = [kind.make_work(self._members) for _ in range(self.threads)]
+            self._memories = [kind.make_work(self._members) for _ in range(self.threads)]  # one for each thread
         self._has_actions = False  # whether the actions of the next step are already chosen
 
     def _run(self, function: Any, *numbers: int) -> None:

@@ -80,9 +80,9 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
 
     For each of `REGIONS` (commands inside the training range of a seed, outside of it, all), ``regions`` has the
     numbers of ``commands`` and ``episodes``, and each statistic of `NAMES` with its interval. A statistic is None if a
-    seed has fewer than two commands in the region. It is a mean over seeds and episodes: episode number e
-    begins in the same state under all commands, so the statistic is computed for each e. Bootstraps are over seeds or,
-    with fewer than three seeds, over episodes.
+    seed has fewer than two commands in the region. It is a mean over seeds and episodes: episode number e begins in
+    the same state under all commands, so the statistic is computed for each e. Bootstraps are over seeds or, with
+    fewer than three seeds, over episodes.
     """
     commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]

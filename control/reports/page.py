@@ -306,8 +306,8 @@ def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
 
 
 def _commands(group: ReportGroup) -> list[str]:
-    """Return the commands that repeat the runs of a group, by flags if their settings are known. Teachers of `--learn`
-    are left out: the page of `--learn` has the command."""
+    """Return the commands that repeat the runs of a group, with flags if the folders have their settings. Teachers of
+    `--learn` have none here: the page of `--learn` has the command."""
     commands = []
     for folder in group.folders:
         if folder.learn_page:

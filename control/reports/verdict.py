@@ -215,8 +215,8 @@ class Verdict(Baselines):
     def numbers(self) -> str:
         """The mean returns of the agents and of all baselines or, after a search that did not improve the fitness, the
         fitness of its first generation and of its winner (``progress``)."""
-        has_not_improved = bool(self.progress and self.failure and not self._failure_of_returns)
-        if self.progress and has_not_improved:
+        is_failure_of_fitness = self.failure and not self._failure_of_returns
+        if self.progress is not None and is_failure_of_fitness:
             first, winner = self.progress
             return f"fitness: winner {winner}, first generation {first}; mean return of the agents: {self.agents}"
         agents = "" if self.agents is self.teacher else f"agents {self.agents}, "  # a teacher may fail without agents

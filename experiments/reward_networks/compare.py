@@ -299,7 +299,7 @@ def compare(options: argparse.Namespace) -> None:
     ]
     argv = [word for word in " ".join(words).split() if not word.endswith("=")]
     fixed_names = parse(argv).explicit_names
-    changes = dict(assignment.split("=", 1) if "=" in assignment else (assignment, "") for assignment in options.set)
+    changes = {name: value for name, _, value in (assignment.partition("=") for assignment in options.set)}
     settings = parse([*argv, *(word for name, value in changes.items() for word in (f"--{name}", *value.split(",")))])
     setting_names = [*kinds(type(settings.agent)), "solved_reward"]
     wrong_names = [*(changes.keys() & fixed_names), *(settings.explicit_names - fixed_names - {*setting_names})]
