@@ -73,7 +73,7 @@ _NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 # PPO teachers on LunarLander hover instead of landing.
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | _NORMALIZED | {"discount": 0.999},
-    "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.995},
+    "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
 }
 _ENTROPY_BONUS = 0.01  # of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends

@@ -44,6 +44,8 @@ Array = np.ndarray[Any, Any]
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
+_MAX_STATE_NUMBERS = 2**20  # limit of the numbers in the initial states of a block, to save memory
+_EPOCH_FIELDS = ("done", "losses", "ended_returns", "ended_lengths")  # of a `Block`, for the results of an epoch
 KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
 
 
@@ -340,8 +342,9 @@ class CompiledLoop:
         caller may end its training. Without ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
         """
         agent: Any = loop.agent
+        max_steps = _max_block_steps(loop)
         while count and running.any():
-            random_numbers = agent.noise.take(count, _MAX_JOINED_STEPS // agent.members)
+            random_numbers = agent.noise.take(min(count, max_steps), _MAX_JOINED_STEPS // agent.members)
             tensors, seeds = _begin_block(loop, num_steps(random_numbers), running)
             yield from self._run_block(loop, random_numbers, tensors, seeds, pause)
             count -= seeds.shape[1]
@@ -354,19 +357,20 @@ class CompiledLoop:
         episodes_before, steps_before = agent.episodes.clone(), agent.steps
         num_parameters = agent.flat_parameters.shape[1]
         max_joined = min(_MAX_JOINED_STEPS // agent.members, _MAX_STEP_PARAMETERS // num_parameters)
+        max_steps = _max_block_steps(loop)
         all_members = torch.ones(agent.members, dtype=torch.bool)
         blocks: list[dict[str, Tensor]] = []
         steps_done = 0
         while steps_done < steps:
             if watch is not None:
                 watch(steps_done / steps)
-            random_numbers = agent.noise.take(steps - steps_done, max_joined)
+            random_numbers = agent.noise.take(min(steps - steps_done, max_steps), max_joined)
             # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
             tensors, seeds = _begin_block(loop, num_steps(random_numbers), all_members)
             for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
                 pass  # without `pause` it yields nothing
-            blocks.append(tensors)
+            blocks.append({name: tensors[name] for name in _EPOCH_FIELDS})
             steps_done += seeds.shape[1]
 
         def of_epoch(name: str) -> Tensor:
@@ -493,6 +497,12 @@ def num_steps(random_numbers: dict[str, Tensor]) -> int:
     return next(iter(random_numbers.values())).shape[1]
 
 
+def _max_block_steps(loop: StepLoop) -> int:
+    """Return the largest number of steps of a block, which has initial states ``[M, T, E, K]`` for all its steps."""
+    real: Any = envs.real_environment(loop.environment)
+    return max(1, _MAX_STATE_NUMBERS // max(1, real.state.numel()))
+
+
 def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Return the tensors of a block of the next T = ``steps`` steps of the members for which ``running [M]`` is True,
     ``{field of Block: tensor}``, and the seeds ``[M, T, E]`` of the episodes that may begin after each step. All
@@ -506,15 +516,18 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
     members, num_envs = loop.agent.members, loop.agent.envs
     by_step = (members, steps, num_envs)  # [M, T, E]
     current = {
-        "state": real.state.double(),
+        "state": real.state,
         "obs": loop.obs,
         "age": real.age,
         "returns": loop.returns,
         "lengths": loop.lengths,
-        "first_states": starts.double(),
+        "first_states": starts,
     }
-    # Contiguous, because Numba would compile the functions again for any other layout.
-    tensors = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in current.items()}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in current.items():
+        dtype = torch.float64 if name in ("state", "first_states") else tensor.dtype
+        # Contiguous, because Numba would compile the functions again for any other layout.
+        tensors[name] = tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)
     tensors |= {
         "start_step": torch.full((members, num_envs), -1),
         "steps_done": torch.zeros(members, dtype=torch.int64),
