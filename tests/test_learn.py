@@ -15,7 +15,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 import trainer
 import understudy
-from control.commands import learn
+from control.commands import learn, learn_stages
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
@@ -99,7 +99,7 @@ def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[
 
 @pytest.fixture
 def one_learner(short_stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn, "learners", lambda spaces: ("QLearning",) if spaces.one_hot else ("DDQN",))
+    monkeypatch.setattr(learn_stages, "learners", lambda spaces: ("QLearning",) if spaces.one_hot else ("DDQN",))
 
 
 @pytest.mark.usefixtures("one_learner")
@@ -109,7 +109,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right")
     assert status == 0
     results = json.loads((folder / learn.RESULTS).read_text())
-    assert [*results] == ["settings", *learn.STAGES]
+    assert [*results] == ["settings", *learn_stages.STAGES]
     assert results["teacher"]["score"]["mean"] == results["bandit"]["score"]["mean"] == 1.0
     assert results["exam"]["agents"]["QLearning"]["mean"] == 1.0
     printed = capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     assert events.Tags()["scalars"] == ["eval/return_greedy"] or len(events.Scalars("learn/clone_return")) > 1
     (text,) = events.Tensors("conclusion/text_summary")
     conclusion = text.tensor_proto.string_val[0].decode()
-    assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn.STAGES)
+    assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn_stages.STAGES)
     for reward in ("learned", "task"):
         assert load_events(folder / f"race_{reward}").Scalars("race/return_mean")[-1].step == 256
     assert "of the way from random play" in page and page.count("data:image/svg+xml") == 2  # wide and narrow
@@ -142,7 +142,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     (folder / learn.RESULTS).write_text(json.dumps({"settings": {"race_agents": 2}, **results}))
     assert learned(tmp_path, "test_learn:Corridor-v0", "right", "--resume") == (0, folder)
     again = learn.Learned(folder, True).results
-    assert [*again] == [*learn.STAGES] and {name: again[name] for name in results} == results
+    assert [*again] == [*learn_stages.STAGES] and {name: again[name] for name in results} == results
     assert "nothing is left to do" not in capsys.readouterr().out
     words = ["--learn", "test_learn:Corridor-v0", "--resume", "--logdir", str(tmp_path)]
     assert trainer.main(words) == 0 and "nothing is left to do" in capsys.readouterr().out
@@ -194,7 +194,7 @@ def test_a_bandit_that_fails_its_exam_is_rejected(tmp_path: Path, capsys: pytest
 @pytest.mark.usefixtures("one_learner")
 def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
-    monkeypatch.setattr(learn, "_TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_stages, "_TIME_LIMIT", 30)
     status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
     results = json.loads((folder / learn.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
@@ -210,7 +210,7 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert len([*result.folder.rglob("events.out.tfevents.*")]) == 2
     assert trained_teacher["implementation"] == "A2C" and trained_teacher["real_steps"] <= 1580
     checkpoints = (result.folder / trained_teacher["run"] / "checkpoints").glob("*.ckpt")
-    returns = {path: trainer.evaluate(path, learn._JUDGING_EPISODES, seed=25).mean for path in checkpoints}
+    returns = {path: trainer.evaluate(path, learn_stages.JUDGING_EPISODES, seed=25).mean for path in checkpoints}
     chosen = (result.folder / learn.TEACHER).read_bytes()
     assert max(returns.values()) in [mean for path, mean in returns.items() if path.read_bytes() == chosen]
     policy = teacher(str(result.folder / learn.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
@@ -233,14 +233,16 @@ def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, mon
     settings = trainer.config.parse(["--learn", "cartpole", "--teacher", "test_teachers:balance"])
     spaces = make_environment("cartpole", 1, 1).spaces
     results = {"probe": baselines, "teacher": {"score": asdict(score(100.0))}}
-    task = learn.Task(settings, tmp_path, spaces, results, verbose=False)
+    task = learn_stages.Task(settings, tmp_path, spaces, results, verbose=False)
     assert task.verdict(score(500.0), score(100.0)).goal == spaces.max_return == 500.0
     clones, means, written = iter(torch.arange(3.0)[:, None]), iter((10.0, 30.0, 20.0, 25.0)), list[float]()
-    monkeypatch.setattr(learn, "cloned_proxy", lambda *_: next(clones))
-    monkeypatch.setattr(learn, "stages_of", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float)))
-    monkeypatch.setattr(learn, "_judge_policy", lambda *_: score(next(means)))
-    monkeypatch.setattr(learn, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat)))
-    result = learn._make_bandit(task)
+    monkeypatch.setattr(learn_stages, "cloned_proxy", lambda *_: next(clones))
+    monkeypatch.setattr(learn_stages, "stages_of", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float)))
+    monkeypatch.setattr(learn_stages, "_judge_policy", lambda *_: score(next(means)))
+    monkeypatch.setattr(
+        learn_stages, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat))
+    )
+    result = learn_stages._make_bandit(task)
     assert written == [1.0] and (result["score"]["mean"], result["fraction"]) == (25.0, 0.25)
 
 
@@ -254,8 +256,8 @@ def test_agents_on_a_task_without_default_settings_have_scales(
 ) -> None:
     settings = trainer.config.parse(["--learn", game])
     spaces = make_environment(settings.run.gamename, 1, 1).spaces
-    task = learn.Task(settings, tmp_path, spaces, {}, verbose=False)
-    config = learn._settings_on_task(task, "PPO")
+    task = learn_stages.Task(settings, tmp_path, spaces, {}, verbose=False)
+    config = learn_stages._settings_on_task(task, "PPO")
     assert (config.normalize_obs, config.normalize_reward, config.scale_actions) == scales
 
 
