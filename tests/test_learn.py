@@ -155,6 +155,31 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
             _ = learn.Learned(folder, True).results
 
 
+@pytest.mark.usefixtures("short_stages")
+def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn_stages, "learners", lambda spaces: ("QLearning", "SARSA"))
+    train_and_test, parts = learn_stages._train_and_test, list[str]()
+
+    def interrupted(task: learn_stages.Task, *arguments: Any) -> dict[str, Any]:
+        parts.append(arguments[-1])
+        if len(parts) == 2:
+            raise KeyboardInterrupt
+        return train_and_test(task, *arguments)
+
+    monkeypatch.setattr(learn_stages, "_train_and_test", interrupted)
+    words = ("test_learn:Corridor-v0", "right", "--only", "exam")
+    assert learned(tmp_path, *words)[0] == 130
+    status, folder = learned(tmp_path, *words, "--resume")
+    kinds = [f"{name} on the {place}" for place in ("bandit", "task") for name in ("QLearning", "SARSA")]
+    assert status == 0 and parts == [kinds[0], kinds[1], *kinds[1:]]
+    resumed = json.loads((folder / learn.RESULTS).read_text())["exam"]
+    assert not (folder / learn_stages._EXAM_PARTS).exists()
+    status, folder = learned(tmp_path / "uninterrupted", *words)
+    uninterrupted = json.loads((folder / learn.RESULTS).read_text())["exam"]
+    results = [{name: exam[name] for name in ("agents", "real", "real_steps")} for exam in (resumed, uninterrupted)]
+    assert status == 0 and results[0] == results[1]
+
+
 @pytest.mark.usefixtures("one_learner")
 @pytest.mark.parametrize(("game", "policy"), [("Corridor-v0", "left"), ("Noise-v0", "right"), ("Metres-v0", "left")])
 def test_a_task_without_a_teacher_worth_cloning_fails(

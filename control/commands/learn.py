@@ -167,7 +167,8 @@ def _run_stages(task: Task) -> bool:
     for number, name in enumerate(names, 1):
         if failures.intersection(REQUIRED[name]):
             continue
-        if name not in task.results:
+        is_new = name not in task.results
+        if is_new:
             started, cpu_started = time.perf_counter(), time.process_time()
             task.stage = f"{number}/{len(names)} {name}"
             result = STAGES[name](task)
@@ -184,7 +185,8 @@ def _run_stages(task: Task) -> bool:
             if name != only:  # the page has the details
                 text, *_ = text.split("; ")
             # The width is of the longest name, "teacher", and two blanks.
-            print_named(name, text if name in failures else f"{text}{_time_left(task, names)}", width=9)
+            time_left = _time_left(task, names) if is_new and name not in failures else ""
+            print_named(name, f"{text}{time_left}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))

@@ -6,6 +6,7 @@ weights of a proxy in one vector. N is the number of agents, T the number of the
 
 import contextlib
 import dataclasses
+import json
 import math
 import shutil
 import time
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from control.cli.colour import warning
 from control.cli.ending import INTERRUPTED, ending
+from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, progress
 from control.cli.run_settings import RACE_STEPS, TEACHER_STEPS, LearnConfig
@@ -66,6 +68,7 @@ _ENTROPY_BONUS = 0.01  # of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
+_EXAM_PARTS = "exam_parts.json"  # results of the finished parts of an exam, for ``--resume``
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 REAL_AGENTS = 4  # agents of the exam that train on the task itself
@@ -305,27 +308,23 @@ def _make_reward(task: Task) -> dict[str, Any]:
 
 def _test_fresh_agents(task: Task) -> dict[str, Any]:
     """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
-    task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. The
-    stage fails if the verdict about the agents on the bandit is a failure."""
+    task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. A
+    resumed command does not repeat the finished parts. The stage fails if the verdict about the agents on the bandit is
+    a failure."""
     proxy = files.load(task.folder / BANDIT)
     trainings = [(name, False) for name in learners(task.spaces)]  # implementation, and whether it trains on the task
     trainings += [(name, True) for name in learners_on_task(task)]
     agents: dict[str, Score] = {}  # implementation -> score of the agents on the bandit
     real: dict[str, Score] = {}  # implementation -> score of the agents on the task
-    real_steps = 0
+    path = task.folder / _EXAM_PARTS
+    parts: dict[str, Any] = dict(read_json(path)) if path.exists() else {}  # of an interrupted command
     for name, on_task in trainings:
-        loop = _inner_loop(task, proxy, name, on_task, test_episodes=_EXAM_EPISODES)
-        if on_task:
-            seeds = fresh_seeds(task.seed, f"exam of {name} on the task", REAL_AGENTS)
-            with task.progress(f"{name} on the task") as watch:
-                outcome = loop.run(None, seeds, watch=watch)
-            real[name] = Score.of(outcome.scores)
-            real_steps += int(outcome.steps.sum())
-        else:
-            seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
-            proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
-            with task.progress(f"{name} on the bandit") as watch:
-                agents[name] = Score.of(loop.run(proxies, seeds, watch=watch).scores)
+        part = f"{name} on the {'task' if on_task else 'bandit'}"
+        if part not in parts:
+            parts[part] = _train_and_test(task, proxy, name, on_task, part)
+            run_dir.atomic_write_text(path, json.dumps(parts))
+        (real if on_task else agents)[name] = Score(**parts[part]["score"])
+    path.unlink()
     teacher_score = task.score("teacher", "score")
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
@@ -334,10 +333,26 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
         "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
         "real": {name: dataclasses.asdict(score) for name, score in real.items()},
         "steps": proxy.config.steps_in_use,
-        "real_steps": real_steps,
+        "real_steps": sum(part["real_steps"] for part in parts.values()),
         "failed": not verdict["passed"],
         "verdict": verdict,
     }
+
+
+def _train_and_test(task: Task, proxy: files.Proxy, name: str, on_task: bool, part: str) -> dict[str, Any]:
+    """Train fresh agents of implementation ``name`` on the proxy or, with ``on_task``, on the task itself. Return their
+    score on the task, and the steps of their training on it. ``part`` is the name of this part of the exam."""
+    loop = _inner_loop(task, proxy, name, on_task, test_episodes=_EXAM_EPISODES)
+    if on_task:
+        seeds = fresh_seeds(task.seed, f"exam of {name} on the task", REAL_AGENTS)
+        proxies = None
+    else:
+        seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
+        proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
+    with task.progress(part) as watch:
+        outcome = loop.run(proxies, seeds, watch=watch)
+    real_steps = int(outcome.steps.sum()) if on_task else 0
+    return {"score": dataclasses.asdict(Score.of(outcome.scores)), "real_steps": real_steps}
 
 
 def learners_on_task(task: Task) -> tuple[str, ...]:

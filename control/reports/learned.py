@@ -66,7 +66,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
 def _price(results: Mapping[str, Any]) -> str:
     """Return the steps in the task for each purpose, and the CPU seconds of all stages together, as text."""
     steps = {name: results.get(name, {}).get("real_steps", 0) for name in ("teacher", "bandit", "reward")}
-    steps["tests"] = sum(result.get("real_steps", 0) for result in results.values()) - sum(steps.values())
+    steps["comparisons"] = sum(result.get("real_steps", 0) for result in results.values()) - sum(steps.values())
     steps_text = ", ".join(f"{name} {count:,}" for name, count in steps.items() if count)
     return f"Steps of the task: {steps_text}; {_sums(results)[1]} CPU seconds"
 

@@ -5,10 +5,12 @@ made from the teacher's policy), `exam` (fresh agents train on it), `reward`, an
 Their results are data of JSON. A score is a dictionary of the fields of `control.reports.verdict.Score`.
 """
 
+import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from control.reports.search import SOONER
 from control.reports.tables import Table, number_text, percent_text, with_margin
 from control.reports.tags import GREEDY
 
@@ -49,11 +51,16 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
             ways = {name: (score["mean"] - random_play) / (goal - random_play) for name, score in exam["real"].items()}
             ways_text = ", ".join(f"{percent_text(way)} ({name})" for name, way in ways.items())
             sentences.append(f"On the task itself, agents come {ways_text} of the way in {exam['steps']:,} steps.")
-            cost += f", so the bandit pays from agent number {steps // exam['steps'] + 1} on"
-        sentences += [f"{cost}.", "Agents on the bandit do not exceed the teacher, whose policy it contains."]
+            pays_from = steps // exam["steps"] + 1
+            cost += f", so the bandit pays from agent number {pays_from} on if agents take {exam['steps']:,} steps"
+        sentences += [f"{cost}.", "The bandit contains the teacher's policy, so agents are hardly better."]
     if race := results.get("race"):
-        gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
-        sentences.append(f"The learned reward {gain}.")
+        effects = {
+            "sooner": f"made {race['agent']} agents learn sooner",
+            "later": f"made {race['agent']} agents learn later",
+            "": "brought no clear gain",
+        }
+        sentences.append(f"The learned reward {effects[_race_effect(race)]}.")
     return sentences
 
 
@@ -148,6 +155,16 @@ def _reward_text(result: Mapping[str, Any]) -> str:
     return f"{variance}; from {result['real_steps']:,} steps"
 
 
+def _race_effect(race: Mapping[str, Any]) -> str:
+    """Return whether agents of the race came near the teacher "sooner" with the learned reward, "later", or neither
+    ("")."""
+    if race["gain"]:
+        return "sooner"
+    learned_steps, task_steps = (race["arms"][name]["median"] or math.inf for name in ("learned", "task"))
+    is_clearly_later = math.isfinite(task_steps) and task_steps <= SOONER * learned_steps
+    return "later" if is_clearly_later else ""
+
+
 def _race_text(result: Mapping[str, Any]) -> str:
     """Return the result of `race`: the steps after which the median agent reached the goal with the learned and with
     the task's reward, and the mean returns in the last quarter of the training."""
@@ -160,9 +177,11 @@ def _race_text(result: Mapping[str, Any]) -> str:
     for arm in (learned, baseline):
         never = f"in no test of {result['steps']:,} steps"
         moments.append(never if arm["median"] is None else f"after {arm['median']:,.0f} steps")
-    gain = "sooner with the learned reward" if result["gain"] else "no clear gain"
-    if result["gain"] and baseline["median"] is not None:
-        gain = f"{baseline['median'] / learned['median']:.1f} times {gain}"
-    text = f"{gain}; {agents} {goal} {moments[0]} with the learned reward, and {moments[1]} with the task's"
+    effect = _race_effect(result)
+    effect_text = f"{effect} with the learned reward" if effect else "no clear gain"
+    if effect and None not in (learned["median"], baseline["median"]):
+        ratio = baseline["median"] / learned["median"]
+        effect_text = f"{max(ratio, 1 / ratio):.1f} times {effect_text}"
+    text = f"{effect_text}; {agents} {goal} {moments[0]} with the learned reward, and {moments[1]} with the task's"
     late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(baseline['late'])}"
     return f"{text}; {late} (discounts {learned['discount']} and {baseline['discount']})"
