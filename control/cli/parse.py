@@ -6,24 +6,22 @@ import os
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from control.cli import options
 from control.cli.errors import MAX_LINES, single_errors
-from control.cli.options import FLAG_ONLY, Flag, parameters
+from control.cli.options import FLAG_ONLY, Flag, Flags, parameters
 from control.cli.run_settings import COMMANDS, RunConfig, TuneConfig
-from control.cli.settings import Settings, agents_of, defaults_for, settings_with, subcommand_in
+from control.cli.settings import DECIDING, Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
 from control.cli.words import NULL, as_word, one_word, pairs_of, read_value, split
 from models.mixture import expand_shared
-from models.registry import canonical_names, families_of, family, implementations
+from models.registry import canonical_names, family, implementations
 from models.settings import SettingError, check_value, format_value, names_with, raise_all
 from models.vocabulary import translate
 
 Words = Mapping[str, list[Any]]
-"""Name of a setting -> its words on the command line or in a file."""
-
-FIRST = ("implementation", "gamename")  # translated first: which other settings exist depends on these
+"""Setting -> its words on the command line or in a file, such as ``{"lr": ["1e-3"]}``."""
 
 
 def parse(argv: Sequence[str]) -> Settings:
@@ -43,17 +41,16 @@ def parse(argv: Sequence[str]) -> Settings:
     words = dict(pairs)  # of a repeated flag, the last words count
     if "use_tune" in words:
         words = _with_search_file(words)
-    imports: list[str] = []  # such as ["a,b", "c"] for --import a,b --import c
+    modules: list[str] = []  # [a, b, c] for --import a,b --import c
     for name, module_words in pairs:
         if name == "import":
-            imports += module_words or [""]  # "" raises the error for a missing name
-    for word in imports:
-        for module in word.split(","):
-            import_module("import", module)
+            modules += ",".join(module_words).split(",")  # without a word [""], which cannot be imported
+    for module in modules:
+        import_module("import", module)
     file = one_word("config", words["config"]) if "config" in words else ""
     flag_words = {name: value_words for name, value_words in words.items() if name not in FLAG_ONLY}
     settings = _settings_from_words(flag_words, "--", file, words.get("help"))
-    return dataclasses.replace(settings, imports=tuple(imports))
+    return dataclasses.replace(settings, imports=tuple(modules))
 
 
 def settings_from(**values: Any) -> Settings:
@@ -93,10 +90,10 @@ def _settings_from_words(
         flag_words = {**flag_words, "gamename": flag_words["learn"]}
         aliases["gamename"] = "learn"
     try:
-        # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
+        # Only aliases of `DECIDING` can be translated yet, because these settings decide which other aliases exist.
         typed_words = flag_words
-        flag_words, renamed = translate(flag_words, (), FIRST)  # ``renamed``: alias -> setting
-        file_words, _ = translate(file_words, (), FIRST)
+        flag_words, renamed = translate(flag_words, (), DECIDING)  # ``renamed``: alias -> setting
+        file_words, _ = translate(file_words, (), DECIDING)
         # Only flags and keywords have modules imported, so that a file cannot run code.
         import_module("gamename", as_word(flag_words.get("gamename", [])))  # of a game ``module:Name-v0``
         all_words = {**file_words, **flag_words}
@@ -108,28 +105,28 @@ def _settings_from_words(
         if help_words is not None:
             _print_help({**file_words, **flag_words}, help_words)
             sys.exit(0)
-        choices = _resolve_choices({**file_words, **flag_words})
+        defaults, valid_flags = _defaults_and_flags({**file_words, **flag_words})
         if file:
-            file_words = _translate_file(file, file_words, flag_words, choices)
+            file_words = _translate_file(file, file_words, flag_words, defaults, valid_flags)
 
         def current_value(name: str) -> Any:
             """Return the value of a setting in the file, or else the default. It is needed for aliases that change a
             part of the setting, such as a width of ``hidden_sizes``."""
-            if choices.defaults is None:  # the value is in the checkpoint, which is not yet read
+            if _evaluates_agent(defaults):  # the value is in the checkpoint, which is not yet read
                 return None
-            flag = choices.valid_flags[name]
+            flag = valid_flags[name]
             return read_value(flag, file_words[name]) if name in file_words else flag.default
 
-        flag_words, more_renamed = translate(flag_words, choices.families, choices.valid_flags, current_value)
+        flag_words, more_renamed = translate(flag_words, defaults.families, valid_flags, current_value)
         renamed |= more_renamed
         aliases |= {setting: alias for alias, setting in renamed.items()}
         if prefix and renamed:
             _print_translations(typed_words, renamed, flag_words)
         file_words = {name: words for name, words in file_words.items() if name not in flag_words}
-        file_values, file_errors = _read(file_words, choices, f"{file}: ")
-        flag_values, flag_errors = _read(flag_words, choices, prefix)
+        file_values, file_errors = _read(file_words, defaults, valid_flags, f"{file}: ")
+        flag_values, flag_errors = _read(flag_words, defaults, valid_flags, prefix)
         raise_all([*file_errors, *flag_errors])
-        return _build_settings({**file_values, **flag_values}, choices, flag_values.keys())
+        return _build_settings({**file_values, **flag_values}, defaults, valid_flags, flag_values.keys())
     except SettingError as error:
         only_in_file = file_words.keys() - flag_words.keys()
         raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in single_errors(error)])
@@ -191,29 +188,14 @@ def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
     return {"implementation", "mode", "agent"}, added_words
 
 
-class _Choices(NamedTuple):
-    """The values that decide which settings exist, and these settings."""
+def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
+    """Return the default settings for the implementation, game, preset and agents in ``words``, and all flags with
+    these defaults. If the preset is for one game, this is the default game. Raises SettingError for a wrong value, or
+    if preset and game do not fit.
 
-    game: str
-    valid_flags: Mapping[str, Flag]  # the settings by name, with defaults for these choices
-    implementation: str
-    families: Sequence[str] = ()  # of agents, whose aliases are valid (`families_of`)
-    # Default settings. None if the command is ``--eval_agent``, and only then: its settings are in the checkpoint, and
-    # `valid_flags` are of all implementations.
-    defaults: Settings | None = None
-
-    def uses(self, flag: Flag) -> bool:
-        """Return whether the command uses the setting of ``flag``. ``--eval_agent`` uses only settings of the section
-        ``run`` and its special settings, because the others are in the checkpoint."""
-        evaluates_agent = self.defaults is None
-        return not evaluates_agent or flag.section == "run" or flag.command == "eval_agent"
-
-
-def _resolve_choices(words: Words) -> _Choices:
-    """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. If the
-    preset is for one game, this is the default game. Aliases of games are resolved. With ``--eval_agent``, preset and
-    agents are in the checkpoint, so the result has the settings of all implementations and no defaults. Raises
-    SettingError for a wrong value, or if preset and game do not fit."""
+    With ``--eval_agent``, the checkpoint has the agent. So the default settings have no agent (`_evaluates_agent`), and
+    the flags are of all implementations.
+    """
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -223,18 +205,24 @@ def _resolve_choices(words: Words) -> _Choices:
     if preset_game and resolve(preset_game).base_name != game.base_name:
         line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
         raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
-    evaluates_agent = as_word(words.get("eval_agent", [])).lower() not in NULL  # "" without the flag is in `NULL`
-    if evaluates_agent:
-        return _Choices(game.name, options.flags_of_all(game.name), implementation)
-    # The settings of this implementation on which defaults of others depend, such as ``preset``.
-    deciding_settings = names_with(family(implementation).config, "chooses")
-    if family(implementation).learns_from == "evolution":
-        deciding_settings.add("agent")
-    deciding_values = {name: one_word(name, words[name]) for name in deciding_settings if name in words}
+    if as_word(words.get("eval_agent", [])).lower() not in NULL:  # "" without the flag is in `NULL`
+        run = RunConfig(implementation=implementation, gamename=game.name)
+        return Settings(run, agent=None), options.flags_of_all(game.name)
+    # Other settings on which defaults depend, such as ``preset``.
+    deciding_names = {"agent", *names_with(family(implementation).config, "chooses")}
+    deciding_values = {name: one_word(name, words[name]) for name in deciding_names if name in words}
     defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
-    families = families_of(implementation, defaults.run.agent)
-    valid_flags = options.flags_of_settings(defaults, game.name)
-    return _Choices(game.name, valid_flags, implementation, families, defaults)
+    return defaults, options.flags_of_settings(defaults, game.name)
+
+
+def _evaluates_agent(defaults: Settings) -> bool:
+    """Return whether the command is ``--eval_agent``, from the result of `_defaults_and_flags`."""
+    return defaults.agent is None
+
+
+def _is_in_checkpoint(flag: Flag) -> bool:
+    """Return whether ``--eval_agent`` reads the setting of ``flag`` from the checkpoint, and hence ignores the flag."""
+    return flag.section != "run" and flag.command != "eval_agent"
 
 
 def _print_help(words: Words, help_words: Sequence[str]) -> None:
@@ -246,52 +234,52 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
     if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():
         words, help_words = {"implementation": [canonical_names(help_words[0])], **words}, []
     # The page of ``--eval_agent`` has settings of one implementation, too.
-    choices = _resolve_choices({name: value for name, value in words.items() if name != "eval_agent"})
-    deciding_values = {"implementation": choices.implementation, "gamename": choices.game}
-    for name, flag in choices.valid_flags.items():
+    defaults, valid_flags = _defaults_and_flags({name: value for name, value in words.items() if name != "eval_agent"})
+    deciding_values = {"implementation": defaults.run.implementation, "gamename": defaults.run.gamename}
+    for name, flag in valid_flags.items():
         if flag.meta["chooses"] and words.get(name):
-            deciding_values.setdefault(name, one_word(name, words[name]))
-    commands = [name for name in COMMANDS if name in words]
-    command = commands[0] if commands else None
+            deciding_values[name] = one_word(name, words[name])
+    command = next((name for name in COMMANDS if name in words), None)
     is_default = "implementation" not in words
-    print(in_colours(help_text(choices.valid_flags, deciding_values, help_words, command, is_default)))
+    print(in_colours(help_text(valid_flags, deciding_values, help_words, command, is_default)))
 
 
-def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _Choices) -> Words:
-    """Return the words of a file by names of settings, without settings that only flags may set and settings that the
-    command does not use.
+def _translate_file(
+    file: str, file_words: Words, flag_words: Words, defaults: Settings, valid_flags: Flags
+) -> dict[str, list[Any]]:
+    """Return the words of a file by names of settings. Leave out settings that only flags may set, and settings that
+    the command does not use.
 
     Raises SettingError if a flag changes the implementation or the preset of the file, because its other values are for
     these. Also raises SettingError for a setting that only flags may set, unless its value is the default, or
     ``flag_words`` have it too.
     """
     wrong = []
-    evaluates_agent = choices.defaults is None  # its implementation and preset are in the checkpoint
-    for name in () if evaluates_agent else ("implementation", "preset"):
+    for name in ("implementation", "preset"):
         flag_text, file_text = as_word(flag_words.get(name, [])), as_word(file_words.get(name, []))
-        if flag_text and file_text and flag_text != file_text:
+        # For ``--eval_agent`` the checkpoint has both.
+        if flag_text and file_text and flag_text != file_text and not _evaluates_agent(defaults):
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
     raise_all(wrong)
     # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
-    agent = None if choices.defaults is None else choices.defaults.agent
-    file_words, _ = translate(
-        file_words, choices.families, choices.valid_flags, lambda name: getattr(agent, name, None)
+    translated_words, _ = translate(
+        file_words, defaults.families, valid_flags, lambda name: getattr(defaults.agent, name, None)
     )
     for config in (RunConfig, *COMMANDS.values()):
-        for name in sorted(names_with(config, "by_flag") & file_words.keys()):
-            text, default = as_word(file_words.pop(name)), getattr(config, name)
+        for name in sorted(names_with(config, "by_flag") & translated_words.keys()):
+            text, default = as_word(translated_words.pop(name)), getattr(config, name)
             is_default = text == default or (default is None and text.lower() in NULL)
             if name not in flag_words and not is_default:
                 line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
                 wrong.append(SettingError(f"{file}: {name} {line}", name))
     raise_all(wrong)
-    if evaluates_agent:  # the file may be of a training run, whose settings are in the checkpoint
-        unused = {flag.name for flag in choices.valid_flags.values() if not choices.uses(flag)}
+    if _evaluates_agent(defaults):  # the file may be of a training run, whose settings are in the checkpoint
+        unused = {name for name, flag in valid_flags.items() if _is_in_checkpoint(flag)}
         if "gamename" in file_words or "gamename" in flag_words:  # not the checkpoint's environment
-            unused -= parameters(choices.game).keys()
-        file_words = {name: words for name, words in file_words.items() if name not in unused}
-    return file_words
+            unused -= parameters(defaults.run.gamename).keys()
+        return {name: words for name, words in translated_words.items() if name not in unused}
+    return translated_words
 
 
 def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
@@ -307,7 +295,9 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)
 
 
-def _read(words: Words, choices: _Choices, prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
+def _read(
+    words: Words, defaults: Settings, valid_flags: Flags, prefix: str
+) -> tuple[dict[str, Any], list[SettingError]]:
     """Convert ``words`` to values. Return setting -> value, and a list of errors. ``no_x`` sets a switch ``x`` to the
     opposite.
 
@@ -317,12 +307,12 @@ def _read(words: Words, choices: _Choices, prefix: str) -> tuple[dict[str, Any],
     values: dict[str, Any] = {}
     errors: list[SettingError] = []
     for name, value_words in words.items():
-        flag = choices.valid_flags.get(name)
-        switch = choices.valid_flags.get(name.removeprefix("no_"))
+        flag = valid_flags.get(name)
+        switch = valid_flags.get(name.removeprefix("no_"))
         try:
             if flag is not None:
                 values[name] = read_value(flag, value_words)
-                if choices.uses(flag):
+                if not (_evaluates_agent(defaults) and _is_in_checkpoint(flag)):
                     check_value(name, values[name], flag.kind, flag.meta)
             elif switch is not None and switch.kind.item is bool:
                 negation = dataclasses.replace(switch, name=name)  # errors name ``no_x``
@@ -330,51 +320,52 @@ def _read(words: Words, choices: _Choices, prefix: str) -> tuple[dict[str, Any],
             elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
                 errors.append(SettingError(f"{prefix}{name} is unknown"))
             else:
-                valid_flags, implementation = choices.valid_flags, choices.implementation
-                errors.append(options.unknown_error(name, valid_flags, implementation, prefix, choices.game))
+                run = defaults.run
+                errors.append(options.unknown_error(name, valid_flags, run.implementation, prefix, run.gamename))
         except SettingError as error:
             errors.append(error)
-    if choices.defaults is not None:  # ``lr`` may become ``DDQN_lr`` and ``PPO_lr``
-        values = expand_shared(choices.defaults.agent, values)
-    return values, errors
+    return expand_shared(defaults.agent, values), errors  # ``lr`` may become ``DDQN_lr`` and ``PPO_lr``
 
 
-def _build_settings(values: Mapping[str, Any], choices: _Choices, flag_names: Collection[str]) -> Settings:
+def _build_settings(
+    values: Mapping[str, Any], defaults: Settings, valid_flags: Flags, flag_names: Collection[str]
+) -> Settings:
     """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
     become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
     Raises SettingError for values that conflict or have no effect."""
-    from envs.names import split_name, with_parameters
-
-    game = choices.game
-    evaluates_agent = choices.defaults is None
+    game = defaults.run.gamename
     # With ``--eval_agent`` alone, parameters are of the checkpoint's environment, which is not yet known.
-    if not evaluates_agent or "gamename" in values:
+    if not _evaluates_agent(defaults) or "gamename" in values:
         parameter_values = {name: values[name] for name in parameters(game) if name in values}
-        values = {name: value for name, value in values.items() if name not in parameter_values}
         if parameter_values:
-            # The name may have parameters too, as in ``procmaze,grid_size=5``. If a flag gives the name, they override
-            # parameters from the file, and parameters from flags override them. Otherwise, parameters from the file and
-            # from flags override those in the name.
-            base_game, parameters_in_name = split_name(values.get("gamename", game))
-            is_named_by_flag = "gamename" in flag_names
-            overriding = {
-                name: value for name, value in parameter_values.items() if not is_named_by_flag or name in flag_names
-            }
-            game = with_parameters(base_game, {**parameter_values, **parameters_in_name, **overriding}).name
+            game = _name_with_parameters(values.get("gamename", game), parameter_values, flag_names)
+        values = {name: value for name, value in values.items() if name not in parameter_values}
     explicit_names = {name.partition(".")[0] for name in values}  # "command" for any command to the agent
     typed_flags = [name for name in values if name in flag_names]
     command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
     command = {name: value for name, value in command.items() if value is not None}
     values = {**values, "gamename": game, "command": command}
-    subcommand = subcommand_in(values)
-    if choices.defaults is None:
+    if _evaluates_agent(defaults):
         changed = {name: values[name] for name in options.evaluation_overrides() if name in values}
-        values = {name: value for name, value in values.items() if name not in changed}
-        settings = Settings(RunConfig(), None, changed=changed, subcommand=subcommand).with_values(values)
+        run_values = {name: value for name, value in values.items() if name not in changed}
+        defaults = dataclasses.replace(defaults, changed=changed, subcommand=subcommand_in(run_values))
+        settings = defaults.with_values(run_values)
     else:
-        defaults = choices.defaults
-        if defaults.proxy is not None:  # defaults of a search depend on more settings, such as ``start_from``
-            defaults = defaults_for(values)
-        settings = settings_with(dataclasses.replace(defaults, subcommand=subcommand), values)
-    check_together(settings, typed_flags, choices.valid_flags)
+        # All values are known now, on some of which the defaults of a search depend, such as ``start_from``.
+        settings = settings_with(defaults_for(values), values)
+    check_together(settings, typed_flags, valid_flags)
     return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))
+
+
+def _name_with_parameters(name: str, values: Mapping[str, Any], flag_names: Collection[str]) -> str:
+    """Return the ``name`` of a game with the parameters in ``values``, such as ``procmaze,grid_size=5``. The name may
+    have parameters too. A parameter from a flag (``flag_names``) overrides the name, and the name overrides a parameter
+    from a file. If the name is from the file as well, the parameter overrides it."""
+    from envs.names import split_name, with_parameters
+
+    game, values_in_name = split_name(name)
+    from_flags = {name: value for name, value in values.items() if name in flag_names}
+    from_file = {name: value for name, value in values.items() if name not in flag_names}
+    if "gamename" in flag_names:
+        return with_parameters(game, from_file | values_in_name | from_flags).name
+    return with_parameters(game, values_in_name | from_file | from_flags).name

@@ -21,7 +21,7 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-_DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
+DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 COMMAND = Kind(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`
 _FLOAT_LIMIT = 2**1000  # float() fails for integers of 2**1024 and more; `check_value` refuses far smaller ones
 
@@ -57,6 +57,11 @@ class Settings:
             if hasattr(config, name):
                 return getattr(config, name)
         raise AttributeError(name)
+
+    @property
+    def families(self) -> list[str]:
+        """Folder names of the families of implementation and agents (`families_of`), empty with ``--eval_agent``."""
+        return [] if self.agent is None else families_of(self.run.implementation, self.run.agent)
 
     @property
     def total_steps(self) -> int | None:
@@ -142,7 +147,7 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 def default_settings(settings: Settings) -> dict[str, Any]:
     """Return setting -> default value for the implementation, environment, preset, proxy and agents of ``settings``."""
     values = as_dict(settings)
-    deciding_names = set(_DECIDING)
+    deciding_names = set(DECIDING)
     for config in settings.configs:
         deciding_names |= names_with(config, "chooses")
     return as_dict(defaults_for({name: values[name] for name in deciding_names}))
@@ -153,14 +158,13 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     their defaults. If ``values`` have the flag of a command, such as ``plot``, the result has the settings of this
     command too. Raises SettingError for unknown names and wrong values."""
     # Names of implementation, game and agents are translated first, because these decide which other aliases exist.
-    values, _ = translate(values, (), _DECIDING)
+    values, _ = translate(values, (), DECIDING)
     defaults = defaults_for(values)
     setting_names = set(shared_settings(defaults.agent))  # names for several families of agents, such as ``lr``
     for config in defaults.configs:
         setting_names |= kinds(type(config)).keys()
-    families = families_of(defaults.run.implementation, defaults.run.agent)
     # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
-    values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
+    values, _ = translate(values, defaults.families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return settings_with(defaults, defaults.checked(values))
 
 
@@ -190,7 +194,7 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
 def defaults_for(values: Mapping[str, Any]) -> Settings:
     """Return the default settings for the implementation, game, agents, preset and command in ``values`` (setting ->
     value). Other settings in ``values`` are ignored."""
-    run = build(RunConfig(), {name: values[name] for name in _DECIDING if name in values})
+    run = build(RunConfig(), {name: values[name] for name in DECIDING if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
     return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
