@@ -11,6 +11,7 @@ ranges are finite. `RANGES` has the bounds of fields that set none.
 
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import math
 import operator
@@ -176,25 +177,23 @@ class Kind:
 INTEGER = Kind(int, is_list=False, optional=False)
 OPTIONAL_INTEGER = Kind(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
-_KINDS: dict[type, dict[str, Kind]] = {}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "above": ("greater than", operator.gt),
-    "minimum": ("at least", operator.ge),
-    "below": ("less than", operator.lt),
-    "maximum": ("at most", operator.le),
+_BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # in words
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "above": operator.gt,
+    "minimum": operator.ge,
+    "below": operator.lt,
+    "maximum": operator.le,
 }
 
 
+@functools.cache  # because `typing.get_type_hints` is slow
 def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Return field name -> Kind for the fields of a dataclass, in order. ``NoneType`` has no fields. Results are
-    cached, because `typing.get_type_hints` is slow."""
+    """Return field name -> Kind for the fields of a dataclass, in order. ``NoneType`` has no fields."""
     if config_class is types.NoneType:
         return {}
-    if config_class not in _KINDS:
-        hints = typing.get_type_hints(config_class)
-        _KINDS[config_class] = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
-    return _KINDS[config_class]
+    hints = typing.get_type_hints(config_class)
+    return {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
 
 
 def _kind(hint: Any) -> Kind:
@@ -258,11 +257,10 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
         hint = nearest(value, [choice for choice in meta.get("choices", ()) if isinstance(choice, str)])
     items = value if isinstance(value, tuple) else (value,)
     comparable_types = (str,) if kind.item is str else (int, float)
-    comparable = [item for item in items if type(item) in comparable_types]
+    comparable_items = [item for item in items if type(item) in comparable_types]
     default_bounds = bounds(kind, {})
-    # The message states the default bounds only if the value exceeds them.
-    if not all(_is_within(item, default_bounds) for item in comparable):
-        meta = {**meta, **bounds(kind, meta)}
+    if not all(_is_within(item, default_bounds) for item in comparable_items):
+        meta = {**meta, **bounds(kind, meta)}  # `allowed` states them
     max_items = meta.get("max_items", MAX_ITEMS)
     note = f", {max_items} of them at most" if len(items) > max_items else ""
     if any(isinstance(item, float) and 0 < abs(item) < SMALLEST for item in items):
@@ -294,13 +292,17 @@ def parse_value(item: type, text: str) -> Any:
     """Parse ``text`` as type ``item`` (bool, int, float or str). Integers may be written as ``1e5`` or ``0x10``, bools
     as in `_SWITCH`. Raises ValueError, also for NaN and infinities."""
     if item is int:
-        # Digits with an exponent, such as 1e5 or 2.5e+3.
-        if re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
+        has_exponent = re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text)  # 1e5 or 2.5e+3
+        if has_exponent and float(text) % 1 == 0:
             return int(float(text))
         return int(text, 10 if text.isdecimal() else 0)  # base 0 reads prefixes such as 0x, but rejects 007
-    value = _SWITCH.get(text.strip().lower()) if item is bool else item(text)
-    # None: not in `_SWITCH`.
-    if value is None or (item is float and not math.isfinite(value)):
+    if item is bool:
+        word = text.strip().lower()
+        if word not in _SWITCH:
+            raise ValueError(text)
+        return _SWITCH[word]
+    value = item(text)
+    if item is float and not math.isfinite(value):
         raise ValueError(text)
     return value
 
@@ -324,7 +326,7 @@ def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     than 0; or null". Default bounds (`RANGES`) are left out."""
     choices = meta.get("choices", ())
     unit = " bytes" if kind.item is str else ""
-    conditions = [f"{words} {meta[name]}{unit}" for name, (words, _) in _BOUNDS.items() if meta.get(name) is not None]
+    conditions = [f"{words} {meta[name]}{unit}" for name, words in _BOUNDS.items() if meta.get(name) is not None]
     if kind.item is str and not choices and not meta.get("allow_empty"):
         conditions.append("not empty")
     noun = ", ".join(map(str, choices)) if choices else _NOUNS[kind.item]
@@ -396,4 +398,4 @@ def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
 def _is_within(value: Any, limits: Mapping[str, Any]) -> bool:
     """Return whether ``value`` is within the ``limits`` (`bounds`). Text is measured in bytes."""
     size = len(value.encode(errors="replace")) if isinstance(value, str) else value
-    return all(_BOUNDS[name][1](size, limit) for name, limit in limits.items())
+    return all(_COMPARISONS[name](size, limit) for name, limit in limits.items())

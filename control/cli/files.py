@@ -17,7 +17,7 @@ from control.cli.together import missing_hint
 from control.cli.words import check_text, pairs_of
 from models.settings import SettingError, raise_all
 
-LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
+MAX_BYTES = 100_000  # of a file of settings; a run's config.yaml has about 2,000
 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
@@ -79,14 +79,9 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
     content: Any = None
     problem = ""
     try:
-        text = read_text(path, LARGEST, "utf-8-sig")
+        text = read_text(path, MAX_BYTES, "utf-8-sig")  # without a byte order mark
         with errors_in(path):
-            if path.lower().endswith(".json"):
-                content = json.loads(
-                    text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str
-                )
-            else:
-                content = yaml.load(text, _TextLoader)
+            content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
     except FileNotFoundError:
         problem = missing_hint(setting, path)
     except (OSError, UnicodeDecodeError) as error:
@@ -94,7 +89,7 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
     except json.JSONDecodeError as error:
         problem = f"not valid JSON, line {error.lineno}: {error.msg}"
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+        mark = getattr(error, "problem_mark", None)  # position of the error, if PyYAML knows it
         place = f", line {mark.line + 1}" if mark else ""
         problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
     if content is None and allow_empty and not problem:  # YAML without content is None
@@ -104,6 +99,11 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
     if problem:
         raise SettingError(f"{setting} is {path!r}: {problem}")
     return content
+
+
+def _parse_json(text: str) -> Any:
+    """Parse JSON, with numbers as text. Raises SettingError for a repeated name in a mapping."""
+    return json.loads(text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str)
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The settings that exist for a command, an implementation and a game, as flags. Also errors for misspelt names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -77,11 +77,9 @@ def command_flags() -> dict[str, Flag]:
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting, with the defaults for the settings in ``values`` (setting -> value).
-
-    Some settings, such as ``preset`` and ``proxy``, decide the defaults of other settings. The default of such a
-    setting does not depend on ``values``, except for ``agent``: its default is from the preset in ``values``.
-    """
+    """Return name -> `Flag` for every setting. Some settings, such as ``preset`` and ``proxy``, decide the defaults of
+    others. The defaults of the others are for the ``values`` (setting -> value) of these settings. They themselves have
+    the defaults of a run without flags, except for ``agent``, whose default is from the preset in ``values``."""
     deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in deciding_flags if name in values}
     all_flags = {**flags(implementation, game, choices), **deciding_flags}
@@ -204,19 +202,22 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    # Name to compare with -> setting to suggest.
-    suggestions = {**HINTS, **vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags)}
-    suggestions |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
-    suggestions = {alias: setting for alias, setting in suggestions.items() if setting in valid_flags}
-    negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
-    suggestions |= {setting: setting for setting in [*valid_flags, *negations]}
-    dashes = ""
-    if prefix == "--":  # for a flag, also suggest flags that are no settings
-        dashes = "--"
-        suggestions |= {flag: flag for flag in FLAG_ONLY}
-    agent, _, setting = name.partition("_")
-    # PPO_lr exists only in runs of several agents. In a run of one agent, the suggestion is lr.
-    is_of_agent = agent in implementations() and setting in valid_flags
-    similar_name = setting if is_of_agent else closest(name, suggestions)
-    hint = f"; did you mean '{dashes}{suggestions[similar_name]}'?" if similar_name else "; see --help"
+    dashes = "--" if prefix == "--" else ""
+    similar_setting = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if dashes else ())
+    hint = f"; did you mean '{dashes}{similar_setting}'?" if similar_setting else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")
+
+
+def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_names: Sequence[str]) -> str | None:
+    """Return the setting in ``valid_flags``, or the one of ``other_names``, with the name or alias that is most similar
+    to ``name``. Return None if no name is similar."""
+    agent, _, setting = name.partition("_")
+    if agent in implementations() and setting in valid_flags:  # PPO_lr exists only in runs of several agents
+        return setting
+    aliases = {**HINTS, **vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags)}
+    aliases |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
+    settings_by_name = {alias: original for alias, original in aliases.items() if original in valid_flags}
+    negations = [f"no_{flag.name}" for flag in valid_flags.values() if flag.default is True]
+    settings_by_name |= {original: original for original in [*valid_flags, *negations, *other_names]}
+    similar_name = closest(name, settings_by_name)
+    return settings_by_name[similar_name] if similar_name else None

@@ -2,8 +2,9 @@
 is for ``config.yaml`` in a run folder, for checkpoints and for ``--config``. Imports no torch."""
 
 import dataclasses
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,8 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 COMMAND = Kind(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`
+DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 _FLOAT_LIMIT = 2**1000  # float() fails for integers of 2**1024 and more; `check_value` refuses far smaller ones
 
 
@@ -51,9 +52,8 @@ class Settings:
         return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]
 
     def value(self, name: str) -> Any:
-        """Return the value of a setting. If several configs have it, the first of these counts: the agent's, the
-        proxy's, the command's, the run's."""
-        for config in (self.agent, self.proxy, self.subcommand, self.run):
+        """Return the value of a setting. If several configs have it, the last of `configs` counts."""
+        for config in reversed(self.configs):
             if hasattr(config, name):
                 return getattr(config, name)
         raise AttributeError(name)
@@ -74,13 +74,13 @@ class Settings:
         has a fixed number of steps, `total_steps` limit the number of epochs."""
         if self.proxy is not None:
             return self.proxy.generations
-        epochs = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
+        epochs: int | None = self.value("epochs")
         has_fixed_steps = family(self.run.implementation).learns_from == "steps"  # rather than episodes
         if self.total_steps is None or not has_fixed_steps:
             return epochs
-        envs = self.agent.num_envs
-        steps_per_env = -(-self.schedule.steps_per_epoch // envs)  # rounded up, as is the number of epochs
-        epochs_needed = -(-self.total_steps // (steps_per_env * envs))
+        num_envs = self.agent.num_envs
+        steps_per_env = math.ceil(self.schedule.steps_per_epoch / num_envs)  # of an epoch
+        epochs_needed = math.ceil(self.total_steps / (steps_per_env * num_envs))
         return epochs_needed if epochs is None else min(epochs, epochs_needed)
 
     @property
@@ -96,14 +96,14 @@ class Settings:
         of ``command`` is a mapping of commands to numbers, such as ``{"return": 250}``. The defaults of other settings
         do not change: for another implementation or environment use `from_dict`. Raises SettingError for unknown names
         and wrong values."""
-        return self.with_values(self.checked(changes))
+        return self.with_values(self.convert(changes))
 
-    def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``values`` (setting -> value) with the types of these settings (`checked_values`). A value for several
+    def convert(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert ``values`` (setting -> value) to the types of these settings (`convert_values`). A value for several
         families of agents, such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError
         for unknown names and wrong values."""
         other_values = {name: value for name, value in values.items() if name != "command"}
-        typed_values = checked_values(expand_shared(self.agent, other_values), *self.configs)
+        typed_values = convert_values(expand_shared(self.agent, other_values), *self.configs)
         if "command" in values:
             command = values["command"] or {}  # None stands for no command
             for name in command:
@@ -124,7 +124,7 @@ class Settings:
                 raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
             remaining = {"quit_when_solved": True, **remaining, "solved_reward": target_return}
         configs: dict[str, Any] = {}
-        for field_name in ("proxy", "agent", "run", "subcommand"):  # the first config that has a setting gets it
+        for field_name in ("agent", "proxy", "subcommand", "run"):  # the first config that has a setting gets it
             config = getattr(self, field_name)
             changes = {name: remaining.pop(name) for name in kinds(type(config)) if name in remaining}
             if changes:
@@ -165,7 +165,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
         setting_names |= kinds(type(config)).keys()
     # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
     values, _ = translate(values, defaults.families, setting_names, lambda name: getattr(defaults.agent, name, None))
-    return settings_with(defaults, defaults.checked(values))
+    return settings_with(defaults, defaults.convert(values))
 
 
 def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
@@ -194,7 +194,8 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
 def defaults_for(values: Mapping[str, Any]) -> Settings:
     """Return the default settings for the implementation, game, agents, preset and command in ``values`` (setting ->
     value). Other settings in ``values`` are ignored."""
-    run = build(RunConfig(), {name: values[name] for name in DECIDING if name in values})
+    deciding_values = {name: values[name] for name in DECIDING if name in values}
+    run = RunConfig(**convert_values(deciding_values, RunConfig()))
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
     return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
@@ -219,8 +220,10 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
     from envs.names import is_continuous
 
     family_spec = family(implementation)
-    if "agent" in choices or family_spec.learns_from != "evolution":
-        return str(choices.get("agent", RunConfig.agent))
+    if "agent" in choices:
+        return str(choices["agent"])
+    if family_spec.learns_from != "evolution":
+        return RunConfig.agent
     return family_spec.usual_agents(choices, is_continuous(game))
 
 
@@ -231,17 +234,14 @@ def end_setting(implementation: str) -> str:
     return family_spec.replaced.get("epochs", usual_name)
 
 
-def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """Return a copy of ``config`` with ``values``, which are checked as in `checked_values`."""
-    return dataclasses.replace(config, **checked_values(values, config))
-
-
-def checked_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
-    """Return ``values`` (setting -> value) with the types of the settings of ``configs``: lists as tuples, paths as
-    text, and integers as floats if the field is a float. Raises SettingError for unknown names and values out of
+def convert_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
+    """Convert ``values`` (setting -> value) to the types of the settings of ``configs``: lists to tuples, paths to
+    text, and integers to floats if the field is a float. Raises SettingError for unknown names and values out of
     range."""
     fields = {field.name: field for config in configs for field in dataclasses.fields(config)}
-    field_kinds = {name: kind for config in configs for name, kind in kinds(type(config)).items()}
+    field_kinds: dict[str, Kind] = {}
+    for config in configs:
+        field_kinds |= kinds(type(config))
     typed_values: dict[str, Any] = {}
     errors = []
     for name, value in values.items():
@@ -249,7 +249,7 @@ def checked_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
             errors.append(SettingError(f"{name} is unknown{nearest(name, fields)}"))
             continue
         try:
-            typed_values[name] = _convert_to_field_type(field_kinds[name].item, value)
+            typed_values[name] = _convert(value, field_kinds[name].item)
             check_value(name, typed_values[name], field_kinds[name], fields[name].metadata)
         except SettingError as error:
             errors.append(error)
@@ -257,14 +257,14 @@ def checked_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
     return typed_values
 
 
-def _convert_to_field_type(item: type, value: Any) -> Any:
-    """Convert ``value`` to the type of a setting, whose items have the type ``item``: a list or a tuple to a tuple of
-    converted items, a path to text, and an integer to a float. Any other value is returned unchanged."""
+def _convert(value: Any, item_type: type) -> Any:
+    """Convert a list or a tuple to a tuple of converted items, a path to text, and an integer to a float. ``item_type``
+    is the type of the setting or, for a list, of its items. Any other value is returned unchanged."""
     if isinstance(value, list | tuple):
-        return tuple(_convert_to_field_type(item, element) for element in value)
-    if item is str and isinstance(value, os.PathLike):
+        return tuple(_convert(item, item_type) for item in value)
+    if item_type is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    if item is float and type(value) is int and abs(value) < _FLOAT_LIMIT:
+    if item_type is float and type(value) is int and abs(value) < _FLOAT_LIMIT:
         return float(value)
     return value
 
@@ -283,38 +283,39 @@ def replaced_in(implementation: str) -> dict[str, str]:
 
 def ineffective(settings: Settings) -> dict[str, str]:
     """Return setting -> reason for hyperparameters without effect in combination with the other settings. They are of
-    the implementation and, if it learns a proxy, also of the agents that train on it."""
-    if settings.proxy is not None:
-        return _ineffective_in_search(settings)
-    reasons = dict(family(settings.run.implementation).ineffective(settings.agent))
-    for field in dataclasses.fields(settings.agent):
-        required_feature = field.metadata["only_with"]
-        if required_feature in settings.missing_features:
-            reasons[field.name] = f"there are no {required_feature}"
-    if not getattr(settings.agent, "vary_hp", True):  # only agents that train on proxies have it
-        reasons["vary"] = "vary_hp is off"
-    return reasons
-
-
-def _ineffective_in_search(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason like `ineffective`, for a search. A setting that several of its agents share is in the
-    result only if it has an effect for none of them."""
-    reasons = dict(family(settings.run.implementation).ineffective(settings.proxy))
-    agents = parse_agents(settings.run.agent)
+    the implementation and, if it learns a proxy, also of the agents that train on it. A setting that several of these
+    agents share is in the result only if it has an effect for none of them."""
+    run, proxy, missing_features = settings.run, settings.proxy, settings.missing_features
+    if proxy is None:
+        return _ineffective_in_agent(run.implementation, settings.agent, missing_features)
+    reasons = dict(family(run.implementation).ineffective(proxy))
+    agents = parse_agents(run.agent)
     # ``setting_of_field`` maps ``lr``, for example, to ``PPO_lr`` if the agents are of several families.
     for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
-        reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
-        for name in agents:
-            if family(name) is family(first_agent):
-                run = dataclasses.replace(settings.run, implementation=name)
-                config = config_of(settings.agent, name, agents)
-                reasons_by_agent.append(ineffective(dataclasses.replace(settings, run=run, agent=config, proxy=None)))
+        agents_of_family = [name for name in agents if family(name) is family(first_agent)]
+        reasons_by_agent = [
+            _ineffective_in_agent(name, config_of(settings.agent, name, agents), missing_features)
+            for name in agents_of_family
+        ]
         for field, reason in reasons_by_agent[0].items():
             # With ``retest_drawn``, a search varies the settings in ``vary`` when it re-evaluates its best means.
-            is_used_by_search = field == "vary" and settings.proxy.retest_drawn
+            is_used_by_search = field == "vary" and proxy.retest_drawn
             is_unused_by_agents = all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent)
             if is_unused_by_agents and not is_used_by_search:
                 reasons[setting_of_field[field]] = reason
+    return reasons
+
+
+def _ineffective_in_agent(implementation: str, config: Any, missing_features: Collection[str]) -> dict[str, str]:
+    """Return field -> reason for the fields of an agent's ``config`` that have no effect. ``missing_features`` are
+    properties that the environment does not have (`models.family.PARTS`)."""
+    reasons = dict(family(implementation).ineffective(config))
+    for field in dataclasses.fields(config):
+        required_feature = field.metadata["only_with"]
+        if required_feature in missing_features:
+            reasons[field.name] = f"there are no {required_feature}"
+    if not getattr(config, "vary_hp", True):  # only agents that train on proxies have it
+        reasons["vary"] = "vary_hp is off"
     return reasons
 
 

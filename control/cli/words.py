@@ -46,17 +46,22 @@ def split(argv: Sequence[str]) -> list[Pair]:
         elif pairs:
             pairs[-1][1].append(word)
         else:
-            from envs.names import GAMES
-
-            hint = ""
-            gymnasium_ids = re.findall(r"^\S+-v\d+$", word)
-            for setting, names in (("implementation", implementations()), ("gamename", [*GAMES, *gymnasium_ids])):
-                name = match_spelling(word, names)
-                if name in names:
-                    hint = f"; did you mean '--{setting} {name}'?"
-            raise SettingError(f"{word!r} is not a flag; flags start with --{hint}")
+            raise SettingError(f"{word!r} is not a flag; flags start with --{_flag_hint(word)}")
     check_text(pairs)
     return pairs
+
+
+def _flag_hint(word: str) -> str:
+    """Return ``"; did you mean '--implementation PPO'?"`` for the word ``ppo``, a similar text for the name of an
+    environment, and ``""`` for any other word."""
+    from envs.names import GAMES
+
+    implementation, game = match_spelling(word, implementations()), match_spelling(word, GAMES)
+    if implementation in implementations():
+        return f"; did you mean '--implementation {implementation}'?"
+    if game in GAMES or re.fullmatch(r"\S+-v\d+", game):  # a Gymnasium id
+        return f"; did you mean '--gamename {game}'?"
+    return ""
 
 
 def check_text(pairs: Sequence[Pair], source: str = "") -> None:
@@ -92,10 +97,9 @@ def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value")
     message states the ``allowed_values``."""
     if len(words) == 1:
         return as_word(words[0])
-    line = f"--{name} needs a value; allowed: {EXPECTED.get(name, allowed_values)}"
     if words:
-        line = f"{name} is {format_value(as_word(words))}; allowed: one value"
-    raise SettingError(line, name)
+        raise SettingError(f"{name} is {format_value(as_word(words))}; allowed: one value", name)
+    raise SettingError(f"--{name} needs a value; allowed: {EXPECTED.get(name, allowed_values)}", name)
 
 
 def read_value(flag: Flag, words: Sequence[Any]) -> Any:
@@ -106,23 +110,23 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     if not words and kind.item is bool:
         return True
     if not words or (len(words) > 1 and not kind.is_list):
-        one_word(flag.name, words, allowed(kind, flag.meta))  # raises the error
+        one_word(flag.name, words, allowed(kind, flag.meta))  # raises the error about none or several
     items = [as_word(word) for word in words]
-    value: Any = " ".join(items)  # for messages: as the user wrote it
+    user_value: Any = " ".join(items)  # the value in messages: as the user wrote it
     if not any(isinstance(word, str) for word in words):  # numbers in Python
-        value = words[0] if len(words) == 1 else tuple(words)
+        user_value = words[0] if len(words) == 1 else tuple(words)
     if kind.optional and items[0].lower() in NULL and len(items) == 1:
         return None
     # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
     if items == ["null"] and kind.item is str and not kind.is_list:
-        raise value_error(flag.name, value, kind, flag.meta)
+        raise value_error(flag.name, user_value, kind, flag.meta)
     if kind.is_list and (kind.item is not str or flag.meta["choices"]):  # otherwise a comma may be part of the text
-        text = ",".join(items).strip("[]() ").removesuffix(",")
+        text = ",".join(items).strip("[]() ").removesuffix(",")  # "64,64" for each way to write the list
         items = text.split(",") if text else []
     try:
         values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
-        error = value_error(flag.name, value, kind, flag.meta)
+        error = value_error(flag.name, user_value, kind, flag.meta)
         raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
     return values if kind.is_list else values[0]
 
@@ -146,8 +150,7 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
     property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
     run, values = settings.run, as_dict(settings)
-    for name, value in values.pop("command").items():  # of commands to the agent
-        values[f"command.{name}"] = value
+    values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     valid_flags = flags_for_values(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
