@@ -17,8 +17,12 @@ def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, s
     """Return setting -> the reason why it has no effect, for `Family.ineffective`. A rule has three items: whether it
     holds, the names of settings that then have no effect, and the reason. If a setting is in several rules that hold,
     the reason is from the first one."""
-    # Reversed, because later entries of a dict replace earlier ones.
-    return {name: reason for holds, names, reason in reversed(rules) if holds for name in names}
+    reasons: dict[str, str] = {}
+    for holds, names, reason in rules:
+        if holds:
+            for name in names:
+                reasons.setdefault(name, reason)
+    return reasons
 
 
 def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:

@@ -30,8 +30,8 @@ class Mixture:
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
-    """Return the name of every field in the joint settings of all ``classes``, as ``{class: {field: name}}``. The name
-    of ``lr`` is ``lr``, or ``PPO_lr`` if several classes have a field ``lr``."""
+    """Return the names of all fields in the joint settings of ``classes``, as ``{class: {field: name}}``. The name of
+    ``lr`` is ``lr``, or ``PPO_lr`` if several classes have a field ``lr``."""
     num_classes_with: Counter[str] = Counter()
     for _, config_class in classes:
         num_classes_with.update(field.name for field in dataclasses.fields(config_class))
@@ -49,7 +49,10 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
         return configs[0][1]
     classes = tuple((agent, type(config)) for agent, config in configs)
     names = names_in(classes)
-    values = {names[type(config)][field]: value for _, config in configs for field, value in vars(config).items()}
+    values: dict[str, Any] = {}
+    for _, config in configs:
+        for field, value in vars(config).items():
+            values[names[type(config)][field]] = value
     return _mixture_class(classes)(**values)
 
 
@@ -58,7 +61,7 @@ def _mixture_class(classes: Classes) -> type:
     """Create the dataclass of joint settings, with the fields of all ``classes`` by their names in `names_in`. In
     ``--help``, the heading of a field's section begins with the family's first agent ("PPO: search")."""
     names = names_in(classes)
-    fields: list[Any] = []  # (name, type, field) each
+    fields: list[Any] = []  # of tuples (name, type, field)
     for agent, config_class in classes:
         hints = typing.get_type_hints(config_class)
         for field in dataclasses.fields(config_class):
@@ -95,12 +98,12 @@ def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
 
 
 def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's ``values`` (setting -> value) by the names of fields in the joint settings ``config``. A value
-    of a shared setting (``lr``) applies to every family without a specific value (``PPO_lr``)."""
+    """Replace shared settings in the user's ``values``, such as ``lr``, by the fields of the joint settings ``config``:
+    ``{"lr": 1, "PPO_lr": 2}`` becomes ``{"DDQN_lr": 1, "PPO_lr": 2}``. Other settings remain."""
     shared_names = shared_settings(config)
     expanded: dict[str, Any] = {}
     for name, value in values.items():
         field_names = shared_names.get(name, (name,))
         expanded |= dict.fromkeys(field_names, value)
-    specific = {name: value for name, value in values.items() if name not in shared_names}
-    return expanded | specific  # specific values replace shared ones, in whatever order the user gave them
+    specific_values = {name: value for name, value in values.items() if name not in shared_names}
+    return expanded | specific_values  # 2 for ``PPO_lr``, in whatever order the user set the two

@@ -20,9 +20,8 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Return a dictionary, implementation name -> its family, for the ``config.py`` of all families. A family is a
-    folder of related algorithms, and each algorithm is an implementation. Implementations that learn a proxy are
-    last."""
+    """Return implementation -> its family, such as ``{"DDQN": Family(...), "DuelingDDQN": Family(...), ...}``, from the
+    ``config.py`` of all families. Implementations that learn a proxy are last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
@@ -46,7 +45,7 @@ _ALIASES = {
 
 
 def _resolve_alias(name: str) -> str:
-    """Return the implementation nearest to ``name``, a name from another library, or ``name`` if it is unknown."""
+    """Return the implementation for ``name``, a name in `_ALIASES`. Return any other ``name`` unchanged."""
     for implementation, aliases in _ALIASES.items():
         if match_spelling(name, aliases) in aliases:  # without a match, `match_spelling` returns ``name`` itself
             return implementation
@@ -62,8 +61,8 @@ def family(name: str) -> Family:
 
 
 def canonical_names(names: str) -> str:
-    """Return ``names``, names of implementations that are separated by commas, in their canonical spelling. Unknown
-    names are kept."""
+    """Return names of implementations, separated by commas, in their canonical spelling: ``ppo, ddqn`` becomes
+    ``PPO,DDQN``. Unknown names are kept."""
     return ",".join(match_spelling(name.strip(), implementations()) for name in names.split(","))
 
 
@@ -100,10 +99,10 @@ def families_of(name: str, agent: str) -> list[str]:
 
 def config_classes(agents: Sequence[str]) -> Classes:
     """Return a pair for each family of ``agents``: the first agent of this family, and the class of its settings."""
-    first_agents: dict[type, str] = {}
+    classes: dict[type, str] = {}  # class -> first agent
     for name in agents:
-        first_agents.setdefault(family(name).config, name)
-    return tuple((name, config_class) for config_class, name in first_agents.items())
+        classes.setdefault(family(name).config, name)
+    return tuple((first_agent, config_class) for config_class, first_agent in classes.items())
 
 
 def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
@@ -118,15 +117,16 @@ def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[
 
 
 def overridden_names(name: str) -> set[str]:
-    """Return the names of the settings that an implementation in the family of ``name`` overrides."""
-    return set().union(*family(name).implementations.values())
+    """Return the settings whose defaults differ between the implementations in the family of ``name``."""
+    return set().union(*family(name).implementations.values())  # keys of the overrides of each implementation
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
-    """Return the settings of agent ``name`` from the joint settings ``config`` of all ``agents``. ``config`` has one
-    value per setting and family. If several of ``agents`` share a family, one value cannot be right for all of them in
-    the settings that define an implementation (`overridden_names`). These settings are then reset to the default values
-    of implementation ``name``."""
+    """Return the settings of agent ``name`` from the joint settings ``config`` of all ``agents``.
+
+    Agents of one family, such as DDQN and DuelingDDQN, have the same values in ``config``. If there are several of
+    them, the settings that tell them apart (`overridden_names`) get the default values of implementation ``name``.
+    """
     family_spec = family(name)
     (family_config,) = [part for part in family_configs(config) if type(part) is family_spec.config]
     agents_of_family = [other for other in agents if family(other) is family_spec]
@@ -195,11 +195,10 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
     choices_and_defaults = {**values, **choices}  # the user's choices replace defaults
     if choices_and_defaults.get("agents_take_turns") != "generations":
         # Each implementation trains the same number of agents on a proxy, so their sum is a multiple of len(agents).
-        # Without a value, ``agents_per_proxy`` is 1, and ``second_agents`` (here 0) is not used.
-        if (values.get("agents_per_proxy") or 1) % len(agents):
-            values["agents_per_proxy"] = len(agents)
-        if (values.get("second_agents") or 0) % len(agents):
-            values["second_agents"] = len(agents)
+        for setting_name in ("agents_per_proxy", "second_agents"):
+            num_agents = values.get(setting_name, getattr(family_spec.config, setting_name))
+            if num_agents is not None and num_agents % len(agents) > 0:
+                values[setting_name] = len(agents)
         # Some score transforms of nes compare a score with the mean, which is not possible with ``rank_apart``.
         if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":
             values.setdefault("rank_apart", True)

@@ -11,7 +11,6 @@ ranges are finite. `RANGES` has the bounds of fields that set none.
 
 import dataclasses
 import difflib
-import functools
 import importlib.util
 import math
 import operator
@@ -178,6 +177,7 @@ INTEGER = Kind(int, is_list=False, optional=False)
 OPTIONAL_INTEGER = Kind(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_KINDS: dict[type, dict[str, Kind]] = {}  # config class -> result of `kinds`
 _BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # in words
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "above": operator.gt,
@@ -187,13 +187,15 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@functools.cache  # because `typing.get_type_hints` is slow
 def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Return field name -> Kind for the fields of a dataclass, in order. ``NoneType`` has no fields."""
+    """Return field name -> Kind for the fields of a dataclass, in order. ``NoneType`` has no fields. Results are
+    cached, because `typing.get_type_hints` is slow."""
     if config_class is types.NoneType:
         return {}
-    hints = typing.get_type_hints(config_class)
-    return {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
+    if config_class not in _KINDS:
+        hints = typing.get_type_hints(config_class)
+        _KINDS[config_class] = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
+    return _KINDS[config_class]
 
 
 def _kind(hint: Any) -> Kind:

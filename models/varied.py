@@ -70,7 +70,7 @@ def uniform_numbers(seed: int) -> list[float]:
 
 
 def _log_uniform(base: int, u: float) -> int:
-    """Return a log-uniform integer in [int(base/3), 3 base], at least 1, from ``u``, uniform in [0, 1)."""
+    """Return a log-uniform integer in [int(base/3), 3 base], at least 1. ``u`` is uniform in [0, 1)."""
     low, high = max(1, int(base / 3)), 3 * base
     return min(high, int(low * ((high + 1) / low) ** u))  # rounding may give ``high + 1``
 

@@ -144,9 +144,10 @@ def translate(
     default_of: Callable[[str], Any] = lambda name: None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Translate the names in ``values`` that are aliases of ``setting_names``, and old names of values (`_VALUES`).
-    Keep other names. Values are Python objects or, from the command line, lists of words.
+    Return two mappings: setting -> value, and alias -> setting for the translated names. ``{"gamma": 0.9, "seed": 3}``
+    becomes ``({"discount": 0.9, "seed": 3}, {"gamma": "discount"})``.
 
-    Return the values by setting name, and alias -> setting name for all aliases that were translated. A width or a
+    Values are Python objects or, from the command line, lists of words. Names that are no alias are kept. A width or a
     depth (`WIDTHS`, `DEPTHS`) changes one of the two numbers in ``hidden_sizes``. The other number is from the current
     value, ``default_of("hidden_sizes")``, or None if it is unknown. Raises SettingError if ``values`` contain two names
     of one setting.
@@ -188,16 +189,18 @@ def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> 
 def _with_hidden_sizes(
     values: Mapping[str, Any], default_of: Callable[[str], Any]
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Replace a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` by ``hidden_sizes``. If there is only one of the
-    two numbers, the other one is from the current value, ``default_of("hidden_sizes")``. Return the values, and the
-    replaced names -> ``"hidden_sizes"``. Raises SettingError for two names of one number, or if a number is missing."""
+    """Replace a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` by ``hidden_sizes``: ``{"width": 64, "depth": 2}``
+    by ``{"hidden_sizes": (64, 64)}``. If there is only one of the two numbers, the other one is from the current value,
+    ``default_of("hidden_sizes")``. Return the values, and the replaced names -> ``"hidden_sizes"``. Raises SettingError
+    for two names of one number, or if a number is missing."""
     widths = [name for name in WIDTHS if name in values]
     depths = [name for name in DEPTHS if name in values]
     names = [*widths, *depths]
-    conflict = ["hidden_sizes", *names] if "hidden_sizes" in values else []
-    for names_of_one_setting in (conflict, widths, depths):
-        if len(names_of_one_setting) > 1:
-            raise SettingError(f"{' and '.join(names_of_one_setting[:2])} are one setting; give hidden_sizes", names[0])
+    if "hidden_sizes" in values:
+        raise SettingError(f"hidden_sizes and {names[0]} are one setting; give hidden_sizes", names[0])
+    for synonyms in (widths, depths):
+        if len(synonyms) > 1:
+            raise SettingError(f"{synonyms[0]} and {synonyms[1]} are one setting; give hidden_sizes", names[0])
     sizes = default_of("hidden_sizes")
     if sizes is None and not (widths and depths):
         line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
@@ -206,7 +209,7 @@ def _with_hidden_sizes(
     width = _parse_count(widths[0], values[widths[0]], 65_536) if widths else sizes[0]
     depth = _parse_count(depths[0], values[depths[0]], MAX_ITEMS) if depths else len(sizes)
     new_sizes: Any = (width,) * depth
-    if isinstance(values[names[0]], list):  # from the command line
+    if isinstance(values[names[0]], list):  # from the command line, where values are lists of words
         new_sizes = [",".join(map(str, new_sizes))]
     new_values = {name: value for name, value in values.items() if name not in names}
     new_values["hidden_sizes"] = new_sizes

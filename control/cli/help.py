@@ -178,10 +178,10 @@ def _found_entries(matches: Sequence[Flag], text: str, notes: Mapping[str, str],
     """Return help entries for ``matches``, the settings that contain ``text``: the setting of this name, then settings
     with the text in their names, then the others. References to sources are removed, because the page does not list
     the sources."""
-    ordered = sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
     shown_flags = []
-    for flag in ordered:
-        shown_flags.append(dataclasses.replace(flag, meta={**flag.meta, "help": SOURCES.sub("", flag.meta["help"])}))
+    for flag in sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name)):  # False is before True
+        help_without_sources = SOURCES.sub("", flag.meta["help"])
+        shown_flags.append(dataclasses.replace(flag, meta={**flag.meta, "help": help_without_sources}))
     return _entries(shown_flags, notes, families)
 
 
@@ -223,8 +223,9 @@ def _groups(
 ) -> list[str]:
     """Return the entries of the ``listed`` settings, with a heading for each section. The settings of the
     ``implementation`` are first, then the hyperparameters of the agents that it trains."""
+    often_tuned = [flag for name in _OFTEN_TUNED for flag in listed if flag.name == name]
     groups: dict[str, list[Flag]] = {}
-    for flag in sorted(listed, key=lambda flag: (*_OFTEN_TUNED, flag.name).index(flag.name)):
+    for flag in [*often_tuned, *(flag for flag in listed if flag.name not in _OFTEN_TUNED)]:
         groups.setdefault(flag.section, []).append(flag)
 
     def rank(section: str) -> tuple[bool, bool, bool, bool]:

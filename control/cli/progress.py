@@ -43,7 +43,8 @@ class Meter:
     @classmethod
     def seconds(cls) -> float:
         """Return the time in seconds of a clock that pauses while functions are compiled."""
-        return (cls._compiling_since or time.monotonic()) - cls._compile_seconds
+        now = time.monotonic() if cls._compiling_since is None else cls._compiling_since
+        return now - cls._compile_seconds
 
     @classmethod
     def begin_compiling(cls) -> None:
@@ -67,7 +68,8 @@ class Meter:
         """Draw the seconds for which functions have been compiled, until they are finished."""
         while True:
             time.sleep(0.5)
-            if (started := Meter._compiling_since) is None:
+            started = Meter._compiling_since
+            if started is None:
                 return
             if self.bar is not None:
                 seconds = tqdm.format_interval(time.monotonic() - started)
@@ -85,25 +87,25 @@ class Meter:
         progress = fraction - self._first_fraction
         if progress < _LEAST_FRACTION:
             return "?"
-        return str(tqdm.format_interval((self.seconds() - self._started) / progress * (1 - fraction)))
+        seconds_per_work = (self.seconds() - self._started) / progress  # of the whole work
+        return str(tqdm.format_interval(seconds_per_work * (1 - fraction)))
 
     def show(self, fraction: float, label: str) -> None:
         """Show the finished ``fraction`` of the work that ``label`` describes, if the last bar or line is old enough.
         Lines leave out the beginning and the end."""
         left_text = self.time_left(fraction)
-        if self.bar is not None:  # a printed row draws the bar again, also if it is not due here
+        seconds_since_shown = self.seconds() - self._last_shown
+        if self.bar is not None:
+            # Set the new values even if they are not drawn yet, because a printed row also draws the bar again.
             self.bar.n, self.bar.desc = fraction, label
             # The bar is three columns narrower than it could be, with room for "^C".
             self.bar.bar_format = f"  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {left_text} left"
-        interval = LINE_SECONDS if self.bar is None else self.bar.mininterval
-        is_silent = left_text == "?" or fraction >= 1
-        if self.seconds() - self._last_shown < interval or (self.bar is None and is_silent):
-            return
-        self._last_shown = self.seconds()
-        if self.bar is None:
+            if seconds_since_shown >= self.bar.mininterval:
+                self._last_shown = self.seconds()
+                self.bar.refresh()
+        elif seconds_since_shown >= LINE_SECONDS and left_text != "?" and fraction < 1:
+            self._last_shown = self.seconds()
             print(f"  {label}: {100 * fraction:.0f} %, {left_text} left", flush=True)
-        else:
-            self.bar.refresh()
 
     def close(self) -> None:
         """Erase the bar."""

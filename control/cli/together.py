@@ -44,20 +44,22 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 
 def missing_hint(name: str, path: str) -> str:
     """Return why the file ``path`` of the setting ``name`` is missing, and a similar file or the allowed values."""
+    reason = missing_reason(path)
     folder, base = os.path.split(path)
     words = [] if folder else _words_for(name)  # a word is no part of a path
     files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # no links to nothing
     similar = closest(base, [*words, *files])
-    hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
-    if bandits := [word for word in words if word.endswith("-bandit")]:
-        hint += f" ({', '.join(bandits)}, and others)"
     if similar:
-        hint = f"; did you mean {os.path.join(folder, similar)!r}?"
-    return f"{missing_reason(path)}{hint}"
+        return f"{reason}; did you mean {os.path.join(folder, similar)!r}?"
+    hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
+    bandits = [word for word in words if word.endswith("-bandit")]
+    if bandits:
+        hint += f" ({', '.join(bandits)}, and others)"
+    return f"{reason}{hint}"
 
 
 def _words_for(name: str) -> list[str]:
-    """Return the words that the setting ``name`` accepts instead of a file."""
+    """Return the words that the setting ``name`` accepts instead of a file, such as ``cartpole-bandit``."""
     if name not in ("eval_agent", "film"):
         return []
     from understudy import pretrained  # with Gymnasium, which most command lines need not load
@@ -110,6 +112,8 @@ def _uses_setting(command: str, flag: Flag) -> bool:
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
     """Return whether one of the settings that ``flag`` needs (its property ``needs``) differs from its default."""
-    configs = (settings.run, settings.subcommand)
-    pairs = [(config, name) for config in configs for name in flag.meta["needs"] if hasattr(config, name)]
-    return any(getattr(config, name) != getattr(type(config), name) for config, name in pairs)
+    for config in (settings.run, settings.subcommand):
+        for name in flag.meta["needs"]:
+            if hasattr(config, name) and getattr(config, name) != getattr(type(config), name):
+                return True
+    return False
