@@ -41,8 +41,8 @@ def make_environment(
     """
     game = resolve(name)
     if time_limit is not None:
-        limit = time_limit or None  # 0 becomes None
-        game = replace(game, kwargs={**game.kwargs, "max_episode_steps": limit})
+        max_episode_steps = None if time_limit == 0 else time_limit
+        game = replace(game, kwargs={**game.kwargs, "max_episode_steps": max_episode_steps})
     if time_limit == 0:  # without a limit, returns may exceed the bound of the game
         game = replace(game, max_return=None)
     dynamics = None if render else make_dynamics(game)
@@ -65,8 +65,10 @@ def spaces_of(name: str, time_limit: int | None = None) -> Spaces:
 
 
 def make_dynamics(game: Game | str) -> Dynamics | None:
-    """Return the cached tensor program of a game, None if it has none. Raises SettingError for an unknown name."""
-    game = resolve(game) if isinstance(game, str) else game
+    """Return the cached tensor program of a game or of its name, None if it has none. Raises SettingError for an
+    unknown name."""
+    if isinstance(game, str):
+        game = resolve(game)
     return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 
 
@@ -156,6 +158,6 @@ class Stages:
 def stages_of(config: SearchConfig, game: str) -> Stages:
     """Return the `Stages` of ``envs/<kind>.py`` for the real environment ``game``. The kind is the folder of the module
     that defines ``config``, ``models/proxies/<kind>/config.py``."""
-    kind = type(config).__module__.split(".")[-2]
+    kind = type(config).__module__.split(".")[-2]  # "synthetic" of models.proxies.synthetic.config
     stages: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
     return stages

@@ -231,9 +231,9 @@ def resolve(name: str) -> Game:
     if name in GAMES:
         return GAMES[name]
     if "," in name:
-        game, values = split_name(name)
+        named_game, values = split_name(name)
         try:
-            return with_parameters(game, values)
+            return with_parameters(named_game, values)
         except SettingError as error:
             raise _name_error(name, f": {error}") from error
     module, _, env_id = name.rpartition(":")
@@ -246,9 +246,10 @@ def resolve(name: str) -> Game:
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
-    # The first game of the table with this id that has no wrappers.
-    table_games = (entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers)
-    return next(table_games, Game(full_id, full_id))
+    for game in _TABLE:
+        if game.gym_id == full_id and not game.wrappers:
+            return game
+    return Game(full_id, full_id)
 
 
 def _name_error(name: str, reason: str) -> SettingError:
@@ -260,11 +261,9 @@ def import_module(setting: str, value: str) -> None:
     """Import the module that ``value`` names: ``module:Env-v0`` if ``setting`` is gamename, otherwise ``module``.
     ``value`` must be from a flag or keyword of this process or its parent, because an import runs code. Raises
     SettingError if the import fails."""
-    module = value
-    if setting == "gamename":
-        module = value.rpartition(":")[0]
-        if not module:
-            return
+    module = value.rpartition(":")[0] if setting == "gamename" else value
+    if setting == "gamename" and not module:
+        return
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
@@ -288,10 +287,12 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
         key, equals, text = pair.partition("=")
         is_argument = game.takes_arguments and key.isidentifier()  # arguments may have any name
         if key not in parameters and not is_argument:
-            allowed_names = ", ".join(parameters)
-            if not allowed_names:
-                is_open = game.takes_arguments
-                allowed_names = "arguments, as name=value" if is_open else f"{game.name}, which has no parameters"
+            if parameters:
+                allowed_names = ", ".join(parameters)
+            elif game.takes_arguments:
+                allowed_names = "arguments, as name=value"
+            else:
+                allowed_names = f"{game.name}, which has no parameters"
             raise _name_error(name, f": {key!r} is unknown{nearest(key, parameters)}; allowed: {allowed_names}")
         if is_argument and key == "render_mode":
             raise _name_error(name, ": training draws nothing; allowed: --record, for a film")
@@ -333,8 +334,8 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 def is_continuous(name: str) -> bool:
     """Return whether the environment of this ``name`` takes continuous actions. False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
-    has_free_arguments = arguments and (base_name not in GAMES or GAMES[base_name].takes_arguments)
-    if base_name in GAMES and not has_free_arguments:  # no environment needs to be made
+    # Without arguments of `gymnasium.make`, which may change the actions, the table answers this quickly.
+    if base_name in GAMES and not (arguments and GAMES[base_name].takes_arguments):
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
@@ -347,7 +348,7 @@ def is_continuous(name: str) -> bool:
 
 
 def games_with(parameter: str) -> list[str]:
-    """Return the names of the environments that have this parameter."""
+    """Return the names of the environments that have this ``parameter``, such as ``grid_size``."""
     return [game.name for game in _TABLE if parameter in game.parameter_values()]
 
 
@@ -370,7 +371,8 @@ def reward_threshold(name: str) -> float | None:
     Raises SettingError for an unknown name."""
     from gymnasium.envs.registration import registry
 
-    spec = registry.get(resolve(name).gym_id.rpartition(":")[2])  # the id without its module
+    id_without_module = resolve(name).gym_id.rpartition(":")[2]
+    spec = registry.get(id_without_module)
     return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
@@ -390,12 +392,12 @@ def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:
     env_id = match_spelling(env_id, gym_ids)
     if env_id in gym_ids:
         return env_id
-    # Id without version -> its newest version: after sorting, a later version replaces an earlier one.
+    # Id without version -> its newest version. After sorting by version, later entries replace earlier ones.
     newest_versions = dict(sorted(_split_version(gym_id) for gym_id in gym_ids))
     base_id, requested_version = _split_version(env_id)
     base_id = match_spelling(base_id, newest_versions)
-    newest = newest_versions.get(base_id, -1)
-    return f"{base_id}-v{newest}" if requested_version < newest else env_id
+    newest_version = newest_versions.get(base_id, -1)  # -1: there is no such id
+    return f"{base_id}-v{newest_version}" if requested_version < newest_version else env_id
 
 
 def _split_version(gym_id: str) -> tuple[str, int]:
@@ -411,14 +413,16 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         namespace = env_id.partition("/")[0]
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
+    listed = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
+    if not module:
+        return _name_error(name, allowed_clause(nearest(name, [*GAMES, *gym_ids]), ", ".join(listed)))
     # Ids are compared without the module, which would make all of them look similar.
-    module_ids = _ids_of_module(module, gym_ids) if module else []
-    similar_id = closest(env_id, module_ids or (gym_ids if module else [*GAMES, *gym_ids]))
-    suggestion = f"{module}:{similar_id}" if module else similar_id
-    hint = f"; did you mean '{suggestion}'?" if similar_id else ""
-    listed = [*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"]
-    nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)
-    listed = [f"{module}:{gym_id}" for gym_id in nearest_ids] or listed
+    module_ids = _ids_of_module(module, gym_ids)
+    if module_ids:
+        nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)  # sorted by similarity
+        listed = [f"{module}:{gym_id}" for gym_id in nearest_ids]
+    similar_id = closest(env_id, module_ids if module_ids else gym_ids)
+    hint = f"; did you mean '{module}:{similar_id}'?" if similar_id else ""
     return _name_error(name, allowed_clause(hint, ", ".join(listed)))
 
 
@@ -426,10 +430,14 @@ def _ids_of_module(module: str, gym_ids: Sequence[str]) -> list[str]:
     """Return the Gymnasium ids whose environments are in the same package as ``module``."""
     from gymnasium.envs.registration import registry
 
-    # An entry point is a class, or text such as "package.module:Class".
-    modules = {gym_id: getattr(entry := registry[gym_id].entry_point, "__module__", entry) for gym_id in gym_ids}
     package = module.partition(".")[0]
-    return [gym_id for gym_id, name in modules.items() if re.split("[.:]", str(name))[0] == package]
+    module_ids = []
+    for gym_id in gym_ids:
+        entry_point = registry[gym_id].entry_point  # a class, or text such as "package.module:Class"
+        entry_module = str(getattr(entry_point, "__module__", entry_point))
+        if re.split("[.:]", entry_module)[0] == package:
+            module_ids.append(gym_id)
+    return module_ids
 
 
 def first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ import torch
 from control.cli.errors import missing_reason
 from control.cli.settings import Settings, from_dict
 from control.storage.run_dir import find_proxy, replacing, version_folders
+from envs.names import first_line
 from models.settings import UserError
 from models.state import read_archive
 
@@ -74,19 +75,11 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     """
     file = Path(path)
     if file.is_dir():
-        # The folder may contain checkpoints, be a run, or contain runs, the newest of which counts.
-        runs = [file, *reversed(version_folders(file))]
-        checkpoint_file = find_checkpoint(file, *(run / "checkpoints" for run in runs))
-        if checkpoint_file is None:
-            line = f"folder {str(file)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
-            if runs_below := _runs_below(file):
-                names = ", ".join(runs_below[:_SHOWN])
-                line = f"folder {str(file)!r} is no run, but has {len(runs_below)} below it; allowed: one of {names}"
-            raise CheckpointError(line)
-        file = checkpoint_file
+        file = _checkpoint_in(file)
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
-        if nearby_files := sorted(file.parent.glob("*.ckpt")):
+        nearby_files = sorted(file.parent.glob("*.ckpt"))
+        if nearby_files:
             problem += f"; there is {nearby_files[0].name!r} beside it"
         raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     with checked_content(file, resume):
@@ -95,6 +88,22 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
             problem = "holds weights but no memory, so no run can resume from it"
             raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     return checkpoint
+
+
+def _checkpoint_in(folder: Path) -> Path:
+    """Return the checkpoint in a folder with checkpoints, in a run's folder, or in the newest run in ``folder`` that
+    has one. Raises CheckpointError if there is none. The message then names runs in folders further below."""
+    runs = [folder, *reversed(version_folders(folder))]
+    file = find_checkpoint(folder, *(run / "checkpoints" for run in runs))
+    if file is not None:
+        return file
+    runs_below = _runs_below(folder)
+    if runs_below:
+        names = ", ".join(runs_below[:_SHOWN])
+        problem = f"is no run, but has {len(runs_below)} below it; allowed: one of {names}"
+    else:
+        problem = f"holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
+    raise CheckpointError(f"folder {str(folder)!r} {problem}")
 
 
 def _runs_below(folder: Path) -> list[str]:
@@ -140,10 +149,8 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
         elif isinstance(error, UserError):
             line = f"checkpoint {str(file)!r} cannot be used: {text}"
         else:
-            first_line = text.strip().split("\n")[0]
-            reason = first_line[:_MOST_CHARACTERS] or type(error).__name__  # some exceptions have no text
-            if isinstance(error, KeyError):
-                reason = f"it has no {text}"  # the text is the missing key
+            # The text of a KeyError is the missing key.
+            reason = f"it has no {text}" if isinstance(error, KeyError) else first_line(error)[:_MOST_CHARACTERS]
             line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
         other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
         with contextlib.suppress(Exception):

@@ -30,11 +30,12 @@ Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv as
 def parent(run: RunConfig, search: bool = False) -> Path:
     """Return the folder of the run folders ``version_K`` of a run: ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME
     is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and ``tune`` for a hyperparameter ``search``."""
-    name = f"seed_{run.seed}"
-    if run.num_seeds > 1:
-        name += f"-{run.seed + run.num_seeds - 1}"
     if search:
         name = "tune"
+    elif run.num_seeds > 1:
+        name = f"seed_{run.seed}-{run.seed + run.num_seeds - 1}"
+    else:
+        name = f"seed_{run.seed}"
     return Path(run.logdir, safe_name(run.gamename), safe_name(run.exp_name), safe_name(run.implementation), name)
 
 
@@ -68,9 +69,11 @@ def find_proxy(path: Path) -> Path | None:
     such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
-    folders = [folder for folder in (path, newest(path)) if folder]
-    files = [folder / name for folder in folders for name in (PROXY_FILE, BANDIT)]
-    return next((file for file in files if file.exists()), None)
+    for folder in (path, newest(path)):
+        for name in (PROXY_FILE, BANDIT):
+            if folder is not None and (folder / name).exists():
+                return folder / name
+    return None
 
 
 def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
@@ -115,6 +118,7 @@ def remove_empty(folder: Path, root: Path) -> None:
 
 
 def _version_number(path: Path) -> int:
+    """Return 3 for a run folder ``version_3``."""
     return int(path.name.removeprefix("version_"))
 
 
@@ -141,7 +145,8 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
         except OSError as error:
             if error.errno not in DISK:
                 raise
-            error.filename = error.filename or folder  # `one_line` names it
+            if error.filename is None:
+                error.filename = folder  # `one_line` names it
             advice = "go on with --resume" if (folder / LAST_CHECKPOINT).is_file() else "start again"
             raise UserError(f"{one_line(error)} and {advice}") from error
 
@@ -212,9 +217,14 @@ class MetricsFile:
         the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
         _, all_rows = _read(self.path)
-        # The numbers of a row begin with `KEYS`, the first of which is the epoch.
-        rows = [(cells, numbers) for cells, numbers in all_rows if numbers[0] <= last_epoch]
-        logged_seeds = {seed for _, (epoch, _, seed, *_) in rows if epoch == last_epoch}
+        rows: list[Row] = []
+        logged_seeds: set[float] = set()  # with a row of the checkpoint's epoch
+        for cells, numbers in all_rows:
+            epoch, _, seed, *_ = numbers  # a row begins with `KEYS`
+            if epoch <= last_epoch:
+                rows.append((cells, numbers))
+            if epoch == last_epoch:
+                logged_seeds.add(seed)
         self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
@@ -247,7 +257,7 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
 def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
     """Return the names of the columns of a metrics.csv, and an iterator of its rows. Both are empty without a file."""
     lines = _lines(path)
-    columns, _ = next(lines, ([], ()))
+    columns, _ = next(lines, ([], ()))  # the first line
     return columns, lines
 
 
