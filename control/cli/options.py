@@ -33,11 +33,6 @@ class Flag:
         """The flag of the command (`COMMANDS`) that this setting belongs to; "" for training."""
         return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
 
-    @property
-    def required_flags(self) -> str:
-        """The flags of which one is necessary for an effect, as text such as ``--record or --film``; else empty."""
-        return " or ".join(f"--{name}" for name in self.meta["needs"])
-
 
 Flags = Mapping[str, Flag]
 """Flags by name."""

@@ -85,8 +85,7 @@ def _settings_from_words(
 
         file_words = read_config(file)
     aliases: dict[str, str] = {}  # setting -> the name that the user typed, for messages
-    game_to_learn = as_word(flag_words.get("learn", []))  # "" without the flag; "" and "null" are in `NULL`
-    if game_to_learn.lower() not in NULL and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
+    if _is_set("learn", flag_words) and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
         flag_words = {**flag_words, "gamename": flag_words["learn"]}
         aliases["gamename"] = "learn"
     try:
@@ -95,10 +94,9 @@ def _settings_from_words(
         flag_words, renamed = translate(flag_words, (), DECIDING)  # ``renamed``: alias -> setting
         file_words, _ = translate(file_words, (), DECIDING)
         # Only flags and keywords have modules imported, so that a file cannot run code.
-        import_module("gamename", as_word(flag_words.get("gamename", [])))  # of a game ``module:Name-v0``
+        import_module("gamename", _text_of("gamename", flag_words))  # of a game ``module:Name-v0``
         all_words = {**file_words, **flag_words}
-        is_rn = as_word(all_words.get("implementation", [])) == "RN"
-        if is_rn and as_word(all_words.get("mode", [])) == "-1":
+        if _text_of("implementation", all_words) == "RN" and _text_of("mode", all_words) == "-1":
             removed, added_words = _baseline_of_rewards(all_words)
             file_words = {name: words for name, words in file_words.items() if name not in removed}
             flag_words = {name: words for name, words in flag_words.items() if name not in removed} | added_words
@@ -112,7 +110,7 @@ def _settings_from_words(
         def current_value(name: str) -> Any:
             """Return the value of a setting in the file, or else the default. It is needed for aliases that change a
             part of the setting, such as a width of ``hidden_sizes``."""
-            if _evaluates_agent(defaults):  # the value is in the checkpoint, which is not yet read
+            if defaults.agent is None:  # --eval_agent: the value is in the checkpoint, which is not yet read
                 return None
             flag = valid_flags[name]
             return read_value(flag, file_words[name]) if name in file_words else flag.default
@@ -130,7 +128,17 @@ def _settings_from_words(
     except SettingError as error:
         only_in_file = file_words.keys() - flag_words.keys()
         raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in single_errors(error)])
-        raise  # never reached, because `raise_all` has raised; mypy does not know that
+        raise  # never reached, because `raise_all` raises; mypy does not know that
+
+
+def _text_of(name: str, words: Words) -> str:
+    """Return the words of the setting ``name`` as one text, "" without the setting."""
+    return as_word(words.get(name, []))
+
+
+def _is_set(name: str, words: Words) -> bool:
+    """Return whether ``words`` have a value for the setting ``name``, other than null and the empty text."""
+    return _text_of(name, words).lower() not in NULL
 
 
 def _in_words_of_user(error: SettingError, aliases: Mapping[str, str], file: str, file_names: set[str]) -> SettingError:
@@ -150,8 +158,8 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
     --resume_search FOLDER``. Return ``words`` unchanged if ``--use_tune`` is off, or if no folder is named. Raises
     SettingError for a folder without a search, and for flags that would change the search."""
     is_switched_on = words["use_tune"] in ([], ["true"])  # [] is the bare flag
-    folder = " ".join(words.get("resume_search") or words.get("resume", []))
-    has_folder = folder.lower() not in (*NULL, "true", "false")  # these words are values of ``--resume`` as a switch
+    folder = _text_of("resume_search" if _is_set("resume_search", words) else "resume", words)
+    has_folder = folder.lower() not in (*NULL, "true", "false")  # true and false: ``--resume`` as a switch
     if not (is_switched_on and has_folder):
         return dict(words)
     file = os.path.join(folder, "search.yaml")
@@ -176,14 +184,14 @@ def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
     Such a run is a baseline of Ferreira et al. 2022 without a learned reward: an agent gets the environment's reward
     plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
     """
-    agent_choice = {"agent": as_word(words["agent"])} if "agent" in words else {}
-    agent = agents_of("RN", as_word(words.get("gamename", [])), agent_choice)
+    agent_choice = {"agent": _text_of("agent", words)} if "agent" in words else {}
+    agent = agents_of("RN", _text_of("gamename", words), agent_choice)
     is_tabular = family(agent).package.endswith(".tabular")
-    name, value = ("count_bonus", "0.1") if is_tabular else ("intrinsic", "icm")
+    bonus, value = ("count_bonus", "0.1") if is_tabular else ("intrinsic", "icm")
     added_words = {"implementation": [agent]}
-    if name not in words:
-        added_words[name] = [value]
-    line = " ".join(f"--{name} {value}" for name, (value,) in added_words.items())
+    if bonus not in words:
+        added_words[bonus] = [value]
+    line = " ".join(f"--{name} {_text_of(name, added_words)}" for name in added_words)
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
     return {"implementation", "mode", "agent"}, added_words
 
@@ -193,8 +201,8 @@ def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
     these defaults. If the preset is for one game, this is the default game. Raises SettingError for a wrong value, or
     if preset and game do not fit.
 
-    With ``--eval_agent``, the checkpoint has the agent. So the default settings have no agent (`_evaluates_agent`), and
-    the flags are of all implementations.
+    With ``--eval_agent``, the checkpoint has the agent. So ``agent`` of the default settings is None, and the flags are
+    of all implementations.
     """
     from envs.names import resolve
 
@@ -205,7 +213,7 @@ def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
     if preset_game and resolve(preset_game).base_name != game.base_name:
         line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
         raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
-    if as_word(words.get("eval_agent", [])).lower() not in NULL:  # "" without the flag is in `NULL`
+    if _is_set("eval_agent", words):
         run = RunConfig(implementation=implementation, gamename=game.name)
         return Settings(run, agent=None), options.flags_of_all(game.name)
     # Other settings on which defaults depend, such as ``preset``.
@@ -213,11 +221,6 @@ def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
     deciding_values = {name: one_word(name, words[name]) for name in deciding_names if name in words}
     defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
     return defaults, options.flags_of_settings(defaults, game.name)
-
-
-def _evaluates_agent(defaults: Settings) -> bool:
-    """Return whether the command is ``--eval_agent``, from the result of `_defaults_and_flags`."""
-    return defaults.agent is None
 
 
 def _is_in_checkpoint(flag: Flag) -> bool:
@@ -247,18 +250,14 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
 def _translate_file(
     file: str, file_words: Words, flag_words: Words, defaults: Settings, valid_flags: Flags
 ) -> dict[str, list[Any]]:
-    """Return the words of a file by names of settings. Leave out settings that only flags may set, and settings that
-    the command does not use.
-
-    Raises SettingError if a flag changes the implementation or the preset of the file, because its other values are for
-    these. Also raises SettingError for a setting that only flags may set, unless its value is the default, or
-    ``flag_words`` have it too.
-    """
+    """Return the words of a file by names of settings, without settings that only flags may set, and settings that the
+    command does not use. Raises SettingError if a flag changes the implementation or the preset of the file, because
+    its other values are for these."""
+    evaluates_agent = defaults.agent is None  # its implementation and preset are in the checkpoint
     wrong = []
-    for name in ("implementation", "preset"):
-        flag_text, file_text = as_word(flag_words.get(name, [])), as_word(file_words.get(name, []))
-        # For ``--eval_agent`` the checkpoint has both.
-        if flag_text and file_text and flag_text != file_text and not _evaluates_agent(defaults):
+    for name in () if evaluates_agent else ("implementation", "preset"):
+        flag_text, file_text = _text_of(name, flag_words), _text_of(name, file_words)
+        if flag_text and file_text and flag_text != file_text:
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
     raise_all(wrong)
@@ -266,20 +265,29 @@ def _translate_file(
     translated_words, _ = translate(
         file_words, defaults.families, valid_flags, lambda name: getattr(defaults.agent, name, None)
     )
-    for config in (RunConfig, *COMMANDS.values()):
-        for name in sorted(names_with(config, "by_flag") & translated_words.keys()):
-            text, default = as_word(translated_words.pop(name)), getattr(config, name)
-            is_default = text == default or (default is None and text.lower() in NULL)
-            if name not in flag_words and not is_default:
-                line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
-                wrong.append(SettingError(f"{file}: {name} {line}", name))
-    raise_all(wrong)
-    if _evaluates_agent(defaults):  # the file may be of a training run, whose settings are in the checkpoint
+    translated_words = _without_flag_settings(file, translated_words, flag_words)
+    if evaluates_agent:  # the file may be of a training run, whose settings are in the checkpoint
         unused = {name for name, flag in valid_flags.items() if _is_in_checkpoint(flag)}
         if "gamename" in file_words or "gamename" in flag_words:  # not the checkpoint's environment
             unused -= parameters(defaults.run.gamename).keys()
         return {name: words for name, words in translated_words.items() if name not in unused}
     return translated_words
+
+
+def _without_flag_settings(file: str, file_words: Words, flag_words: Words) -> dict[str, list[Any]]:
+    """Return ``file_words`` without settings that only flags may set (their property ``by_flag``). Raises SettingError
+    for such a setting, unless its value is the default, or ``flag_words`` have it too."""
+    remaining = dict(file_words)
+    wrong = []
+    for config in (RunConfig, *COMMANDS.values()):
+        for name in sorted(names_with(config, "by_flag") & file_words.keys()):
+            text, default = as_word(remaining.pop(name)), getattr(config, name)
+            is_default = text == default or (default is None and text.lower() in NULL)
+            if name not in flag_words and not is_default:
+                line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
+                wrong.append(SettingError(f"{file}: {name} {line}", name))
+    raise_all(wrong)
+    return remaining
 
 
 def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
@@ -304,6 +312,7 @@ def _read(
     There is an error for every unknown name, whose message begins with ``prefix``, and for every value that cannot be
     read or is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here.
     """
+    evaluates_agent = defaults.agent is None
     values: dict[str, Any] = {}
     errors: list[SettingError] = []
     for name, value_words in words.items():
@@ -312,7 +321,7 @@ def _read(
         try:
             if flag is not None:
                 values[name] = read_value(flag, value_words)
-                if not (_evaluates_agent(defaults) and _is_in_checkpoint(flag)):
+                if not (evaluates_agent and _is_in_checkpoint(flag)):
                     check_value(name, values[name], flag.kind, flag.meta)
             elif switch is not None and switch.kind.item is bool:
                 negation = dataclasses.replace(switch, name=name)  # errors name ``no_x``
@@ -333,9 +342,10 @@ def _build_settings(
     """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
     become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
     Raises SettingError for values that conflict or have no effect."""
+    evaluates_agent = defaults.agent is None
     game = defaults.run.gamename
     # With ``--eval_agent`` alone, parameters are of the checkpoint's environment, which is not yet known.
-    if not _evaluates_agent(defaults) or "gamename" in values:
+    if not evaluates_agent or "gamename" in values:
         parameter_values = {name: values[name] for name in parameters(game) if name in values}
         if parameter_values:
             game = _name_with_parameters(values.get("gamename", game), parameter_values, flag_names)
@@ -345,7 +355,7 @@ def _build_settings(
     command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
     command = {name: value for name, value in command.items() if value is not None}
     values = {**values, "gamename": game, "command": command}
-    if _evaluates_agent(defaults):
+    if evaluates_agent:
         changed = {name: values[name] for name in options.evaluation_overrides() if name in values}
         run_values = {name: value for name, value in values.items() if name not in changed}
         defaults = dataclasses.replace(defaults, changed=changed, subcommand=subcommand_in(run_values))

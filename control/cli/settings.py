@@ -4,7 +4,7 @@ is for ``config.yaml`` in a run folder, for checkpoints and for ``--config``. Im
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,16 +201,11 @@ def defaults_for(values: Mapping[str, Any]) -> Settings:
     return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
 
 
-def check_exclusive(flag_names: Sequence[str]) -> None:
-    """Raise SettingError if ``flag_names`` are several flags. The message names the first two."""
-    if len(flag_names) > 1:
-        raise SettingError(f"--{flag_names[0]} and --{flag_names[1]} exclude each other")
-
-
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
     """Return the default settings of the command whose flag ``values`` has, or None. Raises SettingError for two."""
     names = [name for name in COMMANDS if values.get(name)]
-    check_exclusive(names)
+    if len(names) > 1:
+        raise SettingError(f"--{names[0]} and --{names[1]} exclude each other")
     return COMMANDS[names[0]]() if names else None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from control.cli.errors import missing_reason
 from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
-from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
+from control.cli.settings import Settings, ineffective, replaced_in
 from control.cli.words import EXPECTED, FILM_WORDS
 from models.settings import SettingError, closest, names_with, raise_all
 
@@ -17,7 +17,8 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
     """Raise SettingError if settings conflict, if files are missing, or if some of the flags in ``typed`` have no
     effect. ``typed`` are the names of the flags that the user gave."""
     run = settings.run
-    check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
+    if run.resume and run.reload:
+        raise SettingError("--resume and --reload exclude each other")
     check_effects(flags_without_effect(settings, typed, valid_flags))
     wrong = [*_missing_files(run), *_missing_files(settings.subcommand)]
     if run.exp_name in (".", ".."):
@@ -91,8 +92,9 @@ def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags
             elif command == "eval_agent" and flag.section != "run":
                 hint = ": the checkpoint holds it"
             yield name, f" with --{command}{hint}"
-        elif flag.required_flags and not _has_needed_setting(settings, flag):
-            yield name, f" without {flag.required_flags}"
+        elif flag.meta["needs"] and not _has_needed_setting(settings, flag):
+            needed_flags = [f"--{needed_name}" for needed_name in flag.meta["needs"]]
+            yield name, f" without {' or '.join(needed_flags)}"
         elif name in replacements:
             hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
             yield name, f" with {run.implementation}{hint}"
