@@ -147,7 +147,7 @@ def wrong_words(flag: Flag, shelf: Path) -> st.SearchStrategy[list[str]]:
 
 @functools.cache
 def _flags(implementation: str) -> Mapping[str, Flag]:
-    return flags(implementation, "") if implementation else flags_of_all("")
+    return flags(implementation) if implementation else flags_of_all()
 
 
 @st.composite

@@ -38,27 +38,27 @@ Flags = Mapping[str, Flag]
 """Flags by name."""
 
 
-def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
+def flags(
+    implementation: str, game: str = RunConfig.gamename, choices: Mapping[str, str] | None = None
+) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game, with the defaults
-    for this game. If ``game`` is empty, the defaults are for the default game, and there are no parameters. ``choices``
-    are values of other settings that decide defaults, such as ``preset`` and ``agent``."""
-    deciding_values = {**(choices or {}), "implementation": implementation, "gamename": game or RunConfig.gamename}
-    return flags_of_settings(defaults_for(deciding_values), game)
+    for this game. ``choices`` are values of other settings that decide defaults, such as ``preset`` and ``agent``."""
+    return flags_of_settings(defaults_for({**(choices or {}), "implementation": implementation, "gamename": game}))
 
 
-def flags_of_settings(defaults: Settings, game: str) -> dict[str, Flag]:
+def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting in ``defaults``, every setting of each command, and every parameter of
     the game, with default values."""
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
     agent_name = run.implementation if proxy is None else run.agent
     section = f"hyperparameters of {agent_name}"
     agent_flags = {**_shared_flags(agent, section), **flags_of(agent, section)}
-    run_flags = flags_of(RunConfig(agent=run.agent))  # only the default of ``agent`` depends on other settings
-    all_flags = {**run_flags, **command_flags()}
+    # Of a run's settings, only ``agent`` has a default that depends on other settings.
+    all_flags = {**flags_of(RunConfig(agent=run.agent)), **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
     may_repeat = names_with(RunConfig, "family_default")  # settings of a run that a family may declare again
-    for flag_group in (parameters(game), flags_of(proxy), agent_flags):
+    for flag_group in (parameters(run.gamename), flags_of(proxy), agent_flags):
         duplicates = all_flags.keys() & (flag_group.keys() - may_repeat)
         assert not duplicates, f"{duplicates} of {run.implementation}: every run has a setting of that name"
         all_flags |= flag_group
@@ -98,7 +98,7 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
     return shared_flags
 
 
-def flags_of_all(game: str) -> dict[str, Flag]:
+def flags_of_all(game: str = RunConfig.gamename) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of every implementation and every parameter of every game. Defaults are
     those with ``game``. Settings of agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
     all_flags = all_parameters()
@@ -117,13 +117,11 @@ def parameters(game: str) -> dict[str, Flag]:
     from envs.names import GAMES, resolve
 
     base_name, _, _ = game.partition(",")
-    if base_name not in GAMES:
+    parameters_class = GAMES[base_name].parameters if base_name in GAMES else None
+    if parameters_class is None:
         return {}
-    resolved_game = resolve(game)
-    if resolved_game.parameters is None:
-        return {}
-    section = f"parameters of {resolved_game.base_name}, which become part of gamename"
-    return flags_of(resolved_game.parameters(**resolved_game.parameter_values()), section)
+    section = f"parameters of {base_name}, which become part of gamename"
+    return flags_of(parameters_class(**resolve(game).parameter_values()), section)
 
 
 def all_parameters() -> dict[str, Flag]:
@@ -169,10 +167,9 @@ def missing_parameter_error(name: str, game: str, prefix: str = "--") -> Setting
     ``FILE: `` for a setting in a file, and "" for a keyword."""
     from envs.names import games_with
 
-    games = games_with(name.removeprefix("no_"))
+    games = ", ".join(games_with(name.removeprefix("no_")))
     base_name, _, _ = game.partition(",")
-    problem = f"has no effect with gamename {base_name}"
-    return SettingError(f"{prefix}{name} {problem}; it is a parameter of {', '.join(games)}")
+    return SettingError(f"{prefix}{name} has no effect with gamename {base_name}; it is a parameter of {games}")
 
 
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
@@ -184,7 +181,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 
     if game and games_with(name.removeprefix("no_")):
         return missing_parameter_error(name, game, prefix)
-    owners = [other for other in implementations() if name in flags(other, "", {"agent": RunConfig.agent})]
+    owners = [other for other in implementations() if name in flags(other, choices={"agent": RunConfig.agent})]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
         # An implementation that learns a proxy may have the setting only with another agent.

@@ -220,7 +220,7 @@ def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
     deciding_names = {"agent", *names_with(family(implementation).config, "chooses")}
     deciding_values = {name: one_word(name, words[name]) for name in deciding_names if name in words}
     defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
-    return defaults, options.flags_of_settings(defaults, game.name)
+    return defaults, options.flags_of_settings(defaults)
 
 
 def _is_in_checkpoint(flag: Flag) -> bool:
