@@ -175,36 +175,46 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
     return family_spec.config(**values)
 
 
-def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Return two objects for a run of implementation ``name`` on ``game``: the default settings of its agents, and of
-    its proxy (a learned environment or reward). If ``name`` learns a proxy, the settings of the agents are the joint
-    settings of all inner agents, which train on the proxy (`make_mixture`). Otherwise they are the settings of agent
-    ``name``, and the settings of the proxy are None.
+def search_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
+    """Return the default settings of implementation ``name``, which learns a proxy (a learned environment or reward) of
+    ``game``, as two objects: the joint settings of the inner agents, which train on the proxy (`make_mixture`), and the
+    settings of the proxy.
 
     ``choices`` are the settings that the user has chosen, such as a preset. ``agent`` names the inner agents
     ("PPO,DDQN"). A setting such as ``PPO_lr`` in a preset applies only to the family of PPO. Raises SettingError for an
     unknown agent or preset.
     """
     family_spec = family(name)
-    if family_spec.learns_from != "evolution":
-        return default_config(name, game, choices), None
     agents = parse_agents(agent)
-    classes = config_classes(agents)
-    proxy_defaults = family_spec.proxy_defaults({**choices, "agent": agent}, game)
-    values: dict[str, Any] = {**family_spec.implementations[name], **proxy_defaults}
-    choices_and_defaults = {**values, **choices}  # the user's choices replace defaults
-    if choices_and_defaults.get("agents_take_turns") != "generations":
-        # Each implementation trains the same number of agents on a proxy, so their sum is a multiple of len(agents).
-        for setting_name in ("agents_per_proxy", "second_agents"):
-            num_agents = values.get(setting_name, getattr(family_spec.config, setting_name))
-            if num_agents is not None and num_agents % len(agents) > 0:
-                values[setting_name] = len(agents)
-        # Some score transforms of nes compare a score with the mean, which is not possible with ``rank_apart``.
-        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":
-            values.setdefault("rank_apart", True)
-    configs = tuple((first_agent, _family_config(first_agent, game, values)) for first_agent, _ in classes)
+    values: dict[str, Any] = dict(family_spec.implementations[name])
+    values |= family_spec.proxy_defaults({**choices, "agent": agent}, game)
+    if len(agents) > 1:
+        values |= _defaults_for_several_agents(agents, values, {**values, **choices}, family_spec.config)
+    first_agents = [first_agent for first_agent, _ in config_classes(agents)]  # of each family
+    configs = tuple((first_agent, _family_config(first_agent, game, values)) for first_agent in first_agents)
     proxy_values = {field: value for field, value in values.items() if field in kinds(family_spec.config)}
     return make_mixture(configs), family_spec.config(**proxy_values)
+
+
+def _defaults_for_several_agents(
+    agents: Sequence[str], values: Mapping[str, Any], chosen_values: Mapping[str, Any], config_class: type
+) -> dict[str, Any]:
+    """Return setting -> default value for settings of a search that depend on the number of its ``agents``. ``values``
+    are the other defaults that differ from those of ``config_class``. In ``chosen_values``, the user's choices replace
+    them."""
+    if chosen_values.get("agents_take_turns") == "generations":
+        return {}
+    defaults: dict[str, Any] = {}
+    # Each implementation trains the same number of agents on a proxy, so their sum is a multiple of len(agents).
+    for setting_name in ("agents_per_proxy", "second_agents"):
+        num_agents = values.get(setting_name, getattr(config_class, setting_name))
+        if num_agents is not None and num_agents % len(agents) > 0:
+            defaults[setting_name] = len(agents)
+    # Some score transforms of nes compare a score with the mean, which is not possible with ``rank_apart``.
+    has_several_families = len(config_classes(agents)) > 1
+    if has_several_families and chosen_values.get("strategy") != "nes" and "rank_apart" not in values:
+        defaults["rank_apart"] = True
+    return defaults
 
 
 def _family_config(first_agent: str, game: str, values: Mapping[str, Any]) -> Any:
@@ -216,7 +226,8 @@ def _family_config(first_agent: str, game: str, values: Mapping[str, Any]) -> An
     config_values = {**family_spec.implementations[first_agent], **family_spec.game_defaults.get(game_name, {})}
     for field in kinds(family_spec.config):
         # First ``lr``, then ``PPO_lr``, which replaces its value.
-        for name in (field, *(f"{implementation}_{field}" for implementation in family_spec.implementations)):
+        names = [field, *(f"{implementation}_{field}" for implementation in family_spec.implementations)]
+        for name in names:
             if name in values:
                 config_values[field] = values[name]
     return family_spec.config(**config_values)

@@ -22,7 +22,7 @@ from conftest import ROOT
 from fake_runs import Shown
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
-from models.registry import agent_and_proxy_defaults, default_config
+from models.registry import default_config, search_defaults
 from models.spaces import Discrete, Spaces
 from models.trajectory import Trajectory
 from test_policy_gradients import make_trajectory
@@ -86,7 +86,7 @@ def flat_of(network: nn.Module) -> torch.Tensor:
 @pytest.mark.parametrize("preset", ["paper", "recipe"])
 def test_plain_ddqn_updates_as_the_agent_does(preset: str) -> None:
     torch.manual_seed(0)
-    config, _ = agent_and_proxy_defaults("SE", "cartpole", {"preset": preset}, "DDQN")
+    config, _ = search_defaults("SE", "cartpole", {"preset": preset}, "DDQN")
     spaces = Spaces((4,), Discrete(2), torch.float32, 200, 200.0)
     our_agent = Agent(dataclasses.replace(config, vary_hp=False), spaces, [3])
     plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)

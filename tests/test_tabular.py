@@ -13,7 +13,7 @@ from helpers import config_of, loop_of
 from models.agents.tabular.agent import Agent, sample_config
 from models.agents.tabular.config import FAMILY, Config
 from models.proxies import files
-from models.registry import agent_and_proxy_defaults, default_config
+from models.registry import default_config, search_defaults
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 
@@ -54,9 +54,9 @@ def test_ties_are_random_except_on_maps_with_results() -> None:
     for game, expected in (("cliff", False), ("cliffwalking", False), ("FrozenLake-v1", True), ("Taxi-v3", True)):
         for name in FAMILY.implementations:
             assert default_config(name, game).random_ties == expected
-            joint, _ = agent_and_proxy_defaults("RN", game, {"preset": "paper"}, f"{name},DDQN")
+            joint, _ = search_defaults("RN", game, {"preset": "paper"}, f"{name},DDQN")
             assert joint.random_ties == expected
-    assert agent_and_proxy_defaults("RN", "cliffwalking", {}, "QLearning")[0].random_ties  # a preset's value
+    assert search_defaults("RN", "cliffwalking", {}, "QLearning")[0].random_ties  # a preset's value
     shipped = files.load("cliff-additive-potential")
     assert not agent_settings(shipped, "SARSA", {}).random_ties
 

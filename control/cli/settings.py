@@ -11,7 +11,15 @@ from typing import Any
 from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import StepSchedule
 from models.mixture import expand_shared, shared_settings
-from models.registry import agent_and_proxy_defaults, config_of, families_of, family, parse_agents, split_by_family
+from models.registry import (
+    config_of,
+    default_config,
+    families_of,
+    family,
+    parse_agents,
+    search_defaults,
+    split_by_family,
+)
 from models.settings import Kind, SettingError, check_value, kinds, names_with, nearest, raise_all, setting
 from models.vocabulary import translate
 
@@ -196,9 +204,12 @@ def defaults_for(values: Mapping[str, Any]) -> Settings:
     value). Other settings in ``values`` are ignored."""
     deciding_values = {name: values[name] for name in DECIDING if name in values}
     run = RunConfig(**convert_values(deciding_values, RunConfig()))
+    subcommand = subcommand_in(values)
+    if family(run.implementation).learns_from != "evolution":
+        return Settings(run, default_config(run.implementation, run.gamename, values), subcommand=subcommand)
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
-    agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
-    return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
+    agent, proxy = search_defaults(run.implementation, run.gamename, values, run.agent)
+    return Settings(run, agent, proxy=proxy, subcommand=subcommand)
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
@@ -210,16 +221,13 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """Return the names of the agents that train on a proxy, such as ``DDQN,PPO``: ``choices["agent"]``, or else the
-    default for the game and the preset in ``choices``. A run of an ``implementation`` without a proxy ignores them."""
+    """Return the names of the agents that train on the proxy of an ``implementation``, such as ``DDQN,PPO``:
+    ``choices["agent"]``, or else the default for the game and the preset in ``choices``."""
     from envs.names import is_continuous
 
-    family_spec = family(implementation)
     if "agent" in choices:
         return str(choices["agent"])
-    if family_spec.learns_from != "evolution":
-        return RunConfig.agent
-    return family_spec.usual_agents(choices, is_continuous(game))
+    return family(implementation).usual_agents(choices, is_continuous(game))
 
 
 def end_setting(implementation: str) -> str:

@@ -12,7 +12,7 @@ from control.storage import run_dir
 from envs.make import spaces_of
 from envs.names import resolve
 from models.proxies import files, originals
-from models.registry import agent_and_proxy_defaults
+from models.registry import search_defaults
 from models.settings import SettingError, check
 from understudy.files import PROXY_FILE, refused
 
@@ -28,7 +28,7 @@ def import_proxy(settings: Settings) -> int:
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], axis=1)
     implementation, choices = files.implementation_of(original.kind), {"proxy": original.kind}
     agent = original.agents.get("agent", agents_of(implementation, game, choices))
-    _, config = agent_and_proxy_defaults(implementation, game, choices, agent)
+    _, config = search_defaults(implementation, game, choices, agent)
     # Settings ``rn_...`` may scale inputs and outputs of a reward network. The usual settings of searches do, but
     # originals do not, and neither do the defaults of the class.
     changes = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
