@@ -18,10 +18,9 @@ def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, s
     holds, the names of settings that then have no effect, and the reason. If a setting is in several rules that hold,
     the reason is from the first one."""
     reasons: dict[str, str] = {}
-    for holds, names, reason in rules:
+    for holds, names, reason in reversed(rules):  # so that the first rule replaces later ones
         if holds:
-            for name in names:
-                reasons.setdefault(name, reason)
+            reasons |= dict.fromkeys(names, reason)
     return reasons
 
 

@@ -51,8 +51,8 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
     names = names_in(classes)
     values: dict[str, Any] = {}
     for _, config in configs:
-        for field, value in vars(config).items():
-            values[names[type(config)][field]] = value
+        joint_names = names[type(config)]  # such as lr -> PPO_lr
+        values |= {joint_names[field]: value for field, value in vars(config).items()}
     return _mixture_class(classes)(**values)
 
 

@@ -105,7 +105,7 @@ def config_classes(agents: Sequence[str]) -> Classes:
     return tuple((first_agent, config_class) for config_class, first_agent in classes.items())
 
 
-def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
+def family_parts(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
     """Split the joint settings ``config`` of all ``agents`` (`models.mixture`) by family. Return three items for each
     family: its first agent; the names of its fields in ``config``, such as ``lr`` -> ``PPO_lr``; its settings."""
     classes = config_classes(agents)

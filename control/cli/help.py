@@ -224,8 +224,9 @@ def _groups(
     """Return the entries of the ``listed`` settings, with a heading for each section. The settings of the
     ``implementation`` are first, then the hyperparameters of the agents that it trains."""
     often_tuned = [flag for name in _OFTEN_TUNED for flag in listed if flag.name == name]
+    others = [flag for flag in listed if flag.name not in _OFTEN_TUNED]
     groups: dict[str, list[Flag]] = {}
-    for flag in [*often_tuned, *(flag for flag in listed if flag.name not in _OFTEN_TUNED)]:
+    for flag in [*often_tuned, *others]:
         groups.setdefault(flag.section, []).append(flag)
 
     def rank(section: str) -> tuple[bool, bool, bool, bool]:

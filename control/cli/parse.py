@@ -30,15 +30,14 @@ def parse(argv: Sequence[str]) -> Settings:
     from envs.names import import_module
 
     pairs = split(argv)
-    names = [name for name, _ in pairs]
-    if "version" in names:
+    words = dict(pairs)  # of a repeated flag, the last words count
+    if "version" in words:
         from control.cli.help import version
 
         print(f"understudy {version()}")
         sys.exit(0)
-    if names.count("config") > 1:
+    if [name for name, _ in pairs].count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
-    words = dict(pairs)  # of a repeated flag, the last words count
     if "use_tune" in words:
         words = _with_search_file(words)
     modules: list[str] = []  # [a, b, c] for --import a,b --import c

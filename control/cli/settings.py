@@ -11,15 +11,7 @@ from typing import Any
 from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import StepSchedule
 from models.mixture import expand_shared, shared_settings
-from models.registry import (
-    config_of,
-    default_config,
-    families_of,
-    family,
-    parse_agents,
-    search_defaults,
-    split_by_family,
-)
+from models.registry import config_of, default_config, families_of, family, family_parts, parse_agents, search_defaults
 from models.settings import Kind, SettingError, check_value, kinds, names_with, nearest, raise_all, setting
 from models.vocabulary import translate
 
@@ -188,7 +180,7 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
         configs = {run.implementation: settings.agent}
     else:
         configs = {run.implementation: settings.proxy}
-        for agent_name, _, config in split_by_family(settings.agent, parse_agents(run.agent)):
+        for agent_name, _, config in family_parts(settings.agent, parse_agents(run.agent)):
             configs[agent_name] = config
     problems = [family(name).validate(config) for name, config in configs.items()]
     errors = [SettingError(problem) for problem in problems if problem]
@@ -232,9 +224,7 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
 
 def end_setting(implementation: str) -> str:
     """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
-    family_spec = family(implementation)
-    usual_name = "generations" if family_spec.learns_from == "evolution" else "epochs"
-    return family_spec.replaced.get("epochs", usual_name)
+    return replaced_in(implementation).get("epochs", "epochs")
 
 
 def convert_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
@@ -294,7 +284,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     reasons = dict(family(run.implementation).ineffective(proxy))
     agents = parse_agents(run.agent)
     # ``setting_of_field`` maps ``lr``, for example, to ``PPO_lr`` if the agents are of several families.
-    for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
+    for first_agent, setting_of_field, _ in family_parts(settings.agent, agents):
         agents_of_family = [name for name in agents if family(name) is family(first_agent)]
         reasons_by_agent = [
             _ineffective_in_agent(name, config_of(settings.agent, name, agents), missing_features)

@@ -217,14 +217,9 @@ class MetricsFile:
         the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
         _, all_rows = _read(self.path)
-        rows: list[Row] = []
-        logged_seeds: set[float] = set()  # with a row of the checkpoint's epoch
-        for cells, numbers in all_rows:
-            epoch, _, seed, *_ = numbers  # a row begins with `KEYS`
-            if epoch <= last_epoch:
-                rows.append((cells, numbers))
-            if epoch == last_epoch:
-                logged_seeds.add(seed)
+        # The numbers of a row begin with epoch, env_steps and seed (`KEYS`).
+        rows = [(cells, numbers) for cells, numbers in all_rows if numbers[0] <= last_epoch]
+        logged_seeds = {numbers[2] for _, numbers in rows if numbers[0] == last_epoch}
         self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
