@@ -231,9 +231,9 @@ def resolve(name: str) -> Game:
     if name in GAMES:
         return GAMES[name]
     if "," in name:
-        named_game, values = split_name(name)
+        game, values = split_name(name)
         try:
-            return with_parameters(named_game, values)
+            return with_parameters(game, values)
         except SettingError as error:
             raise _name_error(name, f": {error}") from error
     module, _, env_id = name.rpartition(":")
@@ -246,9 +246,9 @@ def resolve(name: str) -> Game:
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
-    for game in _TABLE:
-        if game.gym_id == full_id and not game.wrappers:
-            return game
+    for table_game in _TABLE:
+        if table_game.gym_id == full_id and not table_game.wrappers:
+            return table_game
     return Game(full_id, full_id)
 
 
@@ -258,9 +258,9 @@ def _name_error(name: str, reason: str) -> SettingError:
 
 
 def import_module(setting: str, value: str) -> None:
-    """Import the module that ``value`` names: ``module:Env-v0`` if ``setting`` is gamename, otherwise ``module``.
-    ``value`` must be from a flag or keyword of this process or its parent, because an import runs code. Raises
-    SettingError if the import fails."""
+    """Import the module ``corridor`` for the ``value`` ``corridor:Corridor-v0`` of the ``setting`` gamename, or for the
+    value ``corridor`` of another setting. Do nothing for a gamename without a module. The value must be from a flag or
+    keyword of this process or its parent, because an import runs code. Raises SettingError if the import fails."""
     module = value.rpartition(":")[0] if setting == "gamename" else value
     if setting == "gamename" and not module:
         return
@@ -302,12 +302,15 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
             raise _name_error(name, f": {key} is given twice")
         values[key] = text
         with contextlib.suppress(ValueError):
-            if not is_argument:
-                values[key] = parse_value(type(parameters[key]), text)
-            else:  # arguments are written as in JSON or Python: true or True
-                python_words = {"True": True, "False": False, "None": None}
-                values[key] = python_words[text] if text in python_words else json.loads(text)
+            values[key] = _parse_argument(text) if is_argument else parse_value(type(parameters[key]), text)
     return game, values
+
+
+def _parse_argument(text: str) -> Any:
+    """Parse an argument of `gymnasium.make` that is written as in JSON or Python: ``true`` or ``True``. Raises
+    ValueError for other text."""
+    python_words = {"True": True, "False": False, "None": None}
+    return python_words[text] if text in python_words else json.loads(text)
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
