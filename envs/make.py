@@ -30,7 +30,7 @@ def make_environment(
     time_limit: int | None = None,
     device: torch.device = CPU,
 ) -> Environment:
-    """Return ``members * envs`` environments of that name (see `envs.names.resolve`).
+    """Return ``members * envs`` environments of this ``name`` (`envs.names.resolve`), as one `Environment`.
 
     A tensor program (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one. Only tensor
     programs can be on another ``device`` than the CPU. ``num_workers`` is the number of processes that step the
@@ -65,17 +65,15 @@ def spaces_of(name: str, time_limit: int | None = None) -> Spaces:
 
 
 def make_dynamics(game: Game | str) -> Dynamics | None:
-    """Return the cached tensor program of a game or of its name, None if it has none. Raises SettingError for an
-    unknown name."""
-    if isinstance(game, str):
-        game = resolve(game)
+    """Return the cached tensor program of a game, None if it has none. Raises SettingError for an unknown name."""
+    game = resolve(game) if isinstance(game, str) else game
     return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 
 
 @functools.lru_cache(32)
 def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
-    """Make dynamics of the class ``module:class``, with the pairs ``(name, value)`` of ``arguments``. All callers share
-    the result, because dynamics have no state."""
+    """Make a tensor program of the class ``module:class``, with the pairs ``(name, value)`` of ``arguments``. All
+    callers share the result, because it has no state."""
     module, _, class_name = class_path.partition(":")
     dynamics_class = getattr(importlib.import_module(module), class_name)
     dynamics: Dynamics = dynamics_class(**dict(arguments))

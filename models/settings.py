@@ -17,7 +17,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 SMALLEST = 1.17549435e-38
@@ -179,12 +179,7 @@ _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _KINDS: dict[type, dict[str, Kind]] = {}  # config class -> result of `kinds`
 _BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # in words
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "above": operator.gt,
-    "minimum": operator.ge,
-    "below": operator.lt,
-    "maximum": operator.le,
-}
+_COMPARISONS = {"above": operator.gt, "minimum": operator.ge, "below": operator.lt, "maximum": operator.le}
 
 
 def kinds(config_class: type) -> Mapping[str, Kind]:

@@ -38,9 +38,9 @@ def validate(config: Any) -> str | None:
 
 
 def sample_config(config: Any, seed: int) -> Any:
-    """Return ``config`` with the hyperparameters of one agent, sampled by ``seed``; unchanged unless ``vary_hp``. The
-    learning rate is log-uniform in [lr/3, 3 lr]. Batch size and width are log-uniform integers in [int(x/3), 3x]. Depth
-    is uniform in {h - 1, h, h + 1} for h hidden layers in ``config``, and at least 1."""
+    """Return ``config`` with the hyperparameters of one agent, sampled by ``seed``. Without ``vary_hp``, return it
+    unchanged. The learning rate is log-uniform in [lr/3, 3 lr]. Batch size and width are log-uniform integers in
+    [int(x/3), 3x]. Depth is uniform in {h - 1, h, h + 1} for h hidden layers in ``config``, and at least 1."""
     if not config.vary_hp:
         return config
     lr_number, batch_number, width_number, depth_number = uniform_numbers(seed)
@@ -60,7 +60,7 @@ def sample_config(config: Any, seed: int) -> Any:
 
 
 def uniform_numbers(seed: int) -> list[float]:
-    """Return four uniform numbers in [0, 1), from which the hyperparameters of an agent with this ``seed`` follow."""
+    """Return four uniform numbers in [0, 1), from which the hyperparameters of the agent of this ``seed`` are made."""
     import torch
 
     from models.streams import derive_seed

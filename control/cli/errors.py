@@ -34,7 +34,7 @@ def user_messages(error: BaseException) -> list[str] | None:
     lines = [message for message in messages if message is not None]
     if len(errors) > MAX_LINES:
         lines[-1] += f" (and {len(errors) - MAX_LINES} settings more)"
-    return lines or None
+    return lines if lines else None
 
 
 def single_errors(error: SettingError) -> list[SettingError]:
@@ -61,8 +61,8 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.split(".")[0]
         if module not in PROJECT_MODULES:
-            extra = next((name for name, modules in _MODULES_OF_EXTRA.items() if module in modules), "train")
-            install = f"in the project's folder: pip install -e '.[{extra}]'"
+            extras = [name for name, modules in _MODULES_OF_EXTRA.items() if module in modules]
+            install = f"in the project's folder: pip install -e '.[{extras[0] if extras else 'train'}]'"
             return f"the Python module '{module}' is not installed; {install}"
     return None
 

@@ -66,10 +66,10 @@ OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allow
 def help_text(
     valid_flags: Flags, choices: Mapping[str, str], words: Sequence[str], command: str | None, is_default: bool
 ) -> str:
-    """Return the help page. ``valid_flags`` are all flags by name, also of commands. ``choices`` are the run's
-    implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
-    than training, such as ``plot``. ``is_default`` says that the user chose no implementation. Raises SettingError if
-    no setting contains the words."""
+    """Return the help page for the ``words`` after ``--help``. ``valid_flags`` are all flags by name, also of commands.
+    ``choices`` are the run's implementation, game, preset, and so on. ``command`` is a command other than training,
+    such as ``plot``. ``is_default`` says that the user chose no implementation. Raises SettingError if no setting
+    contains the words."""
     families = families_of(choices["implementation"], valid_flags["agent"].default)
     shows_all = words == ["all"]
     if words and not shows_all:
@@ -229,18 +229,19 @@ def _groups(
     for flag in [*often_tuned, *others]:
         groups.setdefault(flag.section, []).append(flag)
 
-    def rank(section: str) -> tuple[bool, bool, bool, bool]:
+    def sort_key(section: str) -> tuple[bool, bool, bool, bool]:
         """Return the key that sorts sections; False is before True. The implementation's sections are first, then
-        sections with hyperparameters of agents, then the others. In each of these groups, sections with settings that
-        decide about other settings, such as ``preset``, are first. Subsections, such as ``hyperparameters of PPO:
-        network``, are last."""
-        is_family = any(flag.owner is family(implementation).config for flag in groups[section])
-        is_agent = section.startswith("hyperparameters")
-        chooses = any(flag.meta["chooses"] for flag in groups[section])
-        return not is_family, not is_agent, is_agent and ": " in section, not chooses
+        sections with hyperparameters of agents, then the others. In each of these groups, subsections, such as
+        ``hyperparameters of PPO: network``, are last. Among equals, sections with settings that decide about other
+        settings, such as ``preset``, are first."""
+        is_of_implementation = any(flag.owner is family(implementation).config for flag in groups[section])
+        is_of_agent = section.startswith("hyperparameters")
+        is_subsection = is_of_agent and ": " in section
+        decides = any(flag.meta["chooses"] for flag in groups[section])
+        return not is_of_implementation, not is_of_agent, is_subsection, not decides
 
     parts = []
-    for section in sorted(groups, key=rank):
+    for section in sorted(groups, key=sort_key):
         parts += [f"{section}:", *_entries(groups[section], notes, families), ""]
     return parts
 

@@ -154,8 +154,8 @@ def time_in_words(seconds: float) -> str:
 
 
 def watch_part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Return a function like ``watch`` for a part of the work: it takes the finished fraction of this part. The part
-    begins at the fraction ``first`` of the whole work and is the fraction ``size`` of it. None if ``watch`` is None."""
+    """Return a function like ``watch`` that takes the finished fraction of a part of the work. For the second quarter
+    of the work, ``first`` is 0.25, and ``size`` is 0.25. Return None if ``watch`` is None."""
     if watch is None:
         return None
     return lambda fraction, *result: watch(first + size * fraction, *result)
