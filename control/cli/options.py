@@ -98,8 +98,8 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
 
 
 def flags_of_all(game: str = RunConfig.gamename) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting of every implementation and every parameter of every game. Defaults are
-    those with ``game``. Settings of agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
+    """Return name -> `Flag` for every setting of every implementation and every parameter of every game, with defaults
+    for ``game``. Settings of agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
     all_flags = all_parameters()
     choices = {"agent": RunConfig.agent}  # without it, an environment would be built to choose the agents
     for implementation in implementations():
