@@ -149,7 +149,9 @@ def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
     """Save the ``code`` of a ``signature`` in the cache with Numba's function ``save``, under a lock. Without the lock,
     two processes could write the code of two signatures to the same file, and a later process would call the wrong
     code."""
-    with open(cache_folder() / ".lock", "w") as lock:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)  # a process with other code may have removed it
+    with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         save(signature, code)
 

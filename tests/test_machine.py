@@ -33,6 +33,13 @@ def test_processes_that_save_side_by_side_keep_both(tmp_path: Path) -> None:
     for process, expected in side_by_side:
         assert process.communicate()[0].strip() == expected
     assert started("1.5", "2j").communicate()[0].strip() == "[3.0, 4j]"
+    # Removing the cache, as processes with other code may, does not stop a running process.
+    code = (
+        "import shutil, doubled; from models.machine import cache_folder; shutil.rmtree(cache_folder()); "
+        "print(doubled.double(1j))"
+    )
+    process = subprocess.run([sys.executable, "-c", code], env=variables, text=True, capture_output=True)
+    assert process.stdout.strip() == "2j", process.stderr
 
 
 def test_every_thread_rounds_denormal_numbers_to_zero() -> None:
