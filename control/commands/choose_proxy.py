@@ -119,13 +119,18 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
         video = folder / "videos" / "final.mp4"
         yield "video", _film_winner(module, winner, video)
         module.show_image("film", video.with_suffix(".gif"))
+    yield "picture", _draw_winner(module, folder)
+
+
+def _draw_winner(module: ProxyModule, folder: Path) -> Path:
+    """Draw what the proxy in ``folder`` shows agents, add it to TensorBoard, and return its file."""
     announce(module, "drawing what the winner shows agents")
-    kind_of_proxy = family(run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
+    kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
     picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
     for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
         module.show_image(f"winner/{file.stem}", file)
-    yield "picture", picture
+    return picture
 
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
@@ -302,18 +307,26 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the mean return
-    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents. In machine
-    code, no more agents train on a candidate that can no longer exceed the first one, even if all of them reached the
-    environment's largest return."""
+    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents."""
+    max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
+    if max_return is not None and module.settings.proxy.compiled:
+        return _mean_returns_in_rounds(module, candidates, watch, max_return)
+    count = module.config.retest_agents  # all in one large batch, which is fastest in torch
+    seeds = module.seeds_of("second test", count)
+    outcome = _train_and_test(module, candidates, seeds, watch, sample_all=module.config.retest_drawn)
+    returns = outcome.scores.view(len(candidates), count).nan_to_num(-torch.inf)
+    return returns.mean(1), [count] * len(candidates)
+
+
+def _mean_returns_in_rounds(
+    module: ProxyModule, candidates: Tensor, watch: Watch | None, max_return: float
+) -> tuple[Tensor, list[int]]:
+    """Return the same as `_mean_returns`, but train no more agents on a candidate that can no longer exceed the first
+    one, even if all further agents reached ``max_return``. All agents of the first candidate train, then agents of the
+    others in rounds of `_ROUND_AGENTS`."""
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
     sample_all = module.config.retest_drawn  # whether agents have random hyperparameters
-    max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
-    if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
-        outcome = _train_and_test(module, candidates, seeds, watch, sample_all)
-        returns = outcome.scores.view(len(candidates), count).nan_to_num(-torch.inf)
-        return returns.mean(1), [count] * len(candidates)
-    # All agents of the first candidate, then the other candidates in rounds of `_ROUND_AGENTS` agents.
     outcome = _train_and_test(module, candidates[:1], seeds, watch_part(watch, 0, 1 / len(candidates)), sample_all)
     agents_done = count
     returns = torch.full((len(candidates), count), torch.nan)  # [N, agents]

@@ -115,10 +115,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     loop_settings = settings_to_play(played_settings, episodes)
     with contextlib.closing(trained_loop(checkpoint, loop_settings, run.seed)) as loop:
         episode_loop = obedience.commanded_loop(loop, implementation) if options.obedience else None
-        if options.evaluation not in ("both", *loop.evaluation_modes):
-            problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
-            raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
-        modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
+        modes = _evaluation_modes(loop, options.evaluation, implementation)
         if run.record:
             check_recording(loop_settings.run)
         if options.export is not None:
@@ -151,6 +148,17 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 stem += f"_{run_dir.safe_name(game)}"
             is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
+
+
+def _evaluation_modes(loop: Loop, evaluation: str, implementation: str) -> tuple[str, ...]:
+    """Return the modes of the setting ``evaluation``: "greedy", "sampled" or, for "both", all that the loop has. Raises
+    SettingError if the loop does not have the mode."""
+    if evaluation == "both":
+        return loop.evaluation_modes
+    if evaluation not in loop.evaluation_modes:
+        problem = f"evaluation is {evaluation!r}, which has no effect with {implementation}"
+        raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
+    return (evaluation,)
 
 
 def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
@@ -314,12 +322,14 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
     outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
     footer = comparison = ""
-    proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
-    if options.real_baseline and options.real_steps is None and proxy_has_budget_of_steps:
+    limit = run.time_limit or config.test_limit
+    test_config = _test_config(settings, config)
+    has_fixed_steps = rule == "budget" and config.train_episodes is None
+    if options.real_baseline and options.real_steps is None and has_fixed_steps:
         # The same training on the real environment.
         real_outcome = train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
         if is_reward_network:
-            comparison = reward_comparison(outcome, real_outcome, _described(settings, config))
+            comparison = reward_comparison(outcome, real_outcome, test_config)
         else:
             footer = (
                 "agents have the same budget and settings on both, which suit the network; --real_steps N trains longer"
@@ -332,8 +342,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         train_and_print(real_name, real_agents, on_proxy=False, steps=max_steps, rule=real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
-    limit = run.time_limit or config.test_limit
-    solved_reward = _described(settings, config).solved_reward
+    solved_reward = test_config.solved_reward
     goal = spaces_of(proxy.game, limit).max_return if solved_reward is None else solved_reward
     baselines = Baselines.measure(proxy.game, run.seed, limit)
     verdict = baselines.judge(outcome.scores.numpy(), goal=goal, solved_reward=solved_reward, comparison=comparison)
@@ -371,7 +380,7 @@ def _train_and_print(
         ):
             outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
-    row = describe(outcome, _described(settings, config))
+    row = describe(outcome, _test_config(settings, config))
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
@@ -384,8 +393,8 @@ def _train_and_print(
     return outcome
 
 
-def _described(settings: Settings, config: SearchConfig) -> SearchConfig:
-    """Return the config for statistics of agents. If ``--time_limit`` shortens their episodes, it has no
+def _test_config(settings: Settings, config: SearchConfig) -> SearchConfig:
+    """Return the ``config`` for statistics of test episodes. If ``--time_limit`` shortens these episodes, it has no
     ``solved_reward``, which is a return of whole episodes."""
     return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
@@ -428,13 +437,14 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     reasons: dict[str, str] = {}  # changed flag -> why it has no effect for an implementation
     effective_flags: set[str] = set()  # changed flags with an effect for an implementation
     for name in implementations:
-        changed_flags: dict[str, str] = {}  # field -> flag
+        changed_flags: dict[str, str] = {}  # field -> the changed flag that sets it
         for field, family_flag in flags_of_fields[family(name).config].items():
             if family_flag in changed:
                 changed_flags[field] = family_flag
             elif field in changed:  # a flag for all families
                 changed_flags[field] = field
-        agents[name] = agent_settings(proxy, name, {field: changed[flag] for field, flag in changed_flags.items()})
+        changed_values = {field: changed[flag] for field, flag in changed_flags.items()}
+        agents[name] = agent_settings(proxy, name, changed_values)
         check_spaces(run_config, agent_class(name), spaces, name)
         run_alone = dataclasses.replace(run_config, agent=name)
         evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])

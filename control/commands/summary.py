@@ -27,10 +27,11 @@ def command(settings: Settings, *words: object) -> Command:
 
 def resume_command(settings: Settings, **changes: Any) -> Command:
     """Return the command that continues the run with these ``settings``, with ``changes`` of some of them."""
-    # If the user has not set these, the program determines them.
+    # Without a value of the user, the program determines these, also when it resumes the run.
     automatic = {"implementation"} if settings.subcommand else {"checkpoint_every", "compiled"}
     omitted = {"resume", "reload", *(automatic - settings.explicit_names)}
-    omitted |= {"gamename"} if settings.subcommand else set()
+    if settings.subcommand:
+        omitted.add("gamename")
     _, _, *words = shlex.split(command_line(settings.replace(**changes), omitted))
     return command(settings, *words, "--resume")
 

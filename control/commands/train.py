@@ -252,8 +252,8 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     finished, training_end = True, Meter.seconds()
     try:
         if module.epoch > 0:
-            for line in _results(module, folder):
-                lines.append(line)  # one by one, so that an interruption loses no finished line
+            for line in _results(module, folder):  # one by one, so that an interruption loses no finished line
+                lines.append(line)
     except KeyboardInterrupt:
         finished = False
     if not module.verbose:
@@ -270,19 +270,25 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     checkpoint_path = checkpoints.find_checkpoint(folder / "checkpoints")
     if checkpoint_path:
         lines.append(("checkpoint", checkpoint_path))
+    has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
+    show_next(lines, _next_commands(module, folder, finished, has_agent), folder)
+    return finished
+
+
+def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: bool) -> list[Command]:
+    """Return the commands to type after a run. ``finished`` is whether its results were not interrupted, ``has_agent``
+    whether it has a checkpoint of an agent."""
     settings = module.settings
     commands: list[Command] = []
+    if not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists():
+        commands.append(resume_command(settings))
+    elif module.epoch == module.epochs != 1 and not read_verdict(folder).get("solved", True):
+        commands.append(resume_command(settings, generations=2 * module.epoch))  # a search may need more
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", folder.parents[2]))  # the folder of all runs of the experiment
-    has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
     if has_agent or (folder / PROXY_FILE).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
-    if not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists():
-        commands.insert(0, resume_command(settings))
-    elif module.epoch == module.epochs != 1 and not read_verdict(folder).get("solved", True):
-        commands.insert(0, resume_command(settings, generations=2 * module.epoch))  # a search may need more
-    show_next(lines, commands, folder)
-    return finished
+    return commands
 
 
 def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:

@@ -53,9 +53,9 @@ Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an
 
 @dataclass
 class Trial:
-    """One trial, as in ``trials.json``: its last and its best evaluation as name -> number, and its hyperparameters at
-    the best evaluation as the search algorithm suggested them (``raw``). ``course`` has a row ``[length, score]`` for
-    every evaluation, with the length of the trial until then (`trial_length`)."""
+    """One trial, as in ``trials.json``. ``last`` and ``best`` are its last and its best evaluation, such as ``{"score":
+    195.0, "epoch": 20}``. ``raw`` are its hyperparameters at the best evaluation, as the search algorithm suggested
+    them. ``course`` has a row ``[length, score]`` for every evaluation, such as ``[20, 195.0]`` after 20 epochs."""
 
     number: int
     raw: Mapping[str, Any]
@@ -141,8 +141,8 @@ class Search:
         latest evaluation always counts as the best."""
         trial = self.start(number, raw)
         trial.last = dict(metrics)
-        measure, _ = trial_length(self.settings)
-        trial.course.append([metrics[measure], metrics[METRIC]])
+        unit, _ = trial_length(self.settings)
+        trial.course.append([metrics[unit], metrics[METRIC]])
         is_better = metrics[METRIC] > trial.score  # False for NaN
         if is_better or SEARCHES in metrics:
             trial.best, trial.raw = trial.last, dict(raw)
@@ -158,11 +158,11 @@ class Search:
             text = f"{status}: {problem}"
             self.problems.append(problem)
         else:
-            measure, length = trial_length(self.settings)
-            between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
-            next_evaluation = trial.last.get(measure, 0) + between_evaluations
+            unit, length = trial_length(self.settings)
+            between_evaluations = self.settings.schedule.eval_every if unit == "epoch" else 1
+            next_evaluation = trial.last.get(unit, 0) + between_evaluations
             # With a length in steps, the number of steps of the last evaluation is unknown.
-            is_complete = measure == "env_steps" or next_evaluation > length
+            is_complete = unit == "env_steps" or next_evaluation > length
             trial.status = "finished" if is_complete else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
         num_ended = sum(other.status in ENDED for other in self.trials.values())

@@ -57,12 +57,12 @@ def tune(settings: Settings) -> int:
             search = Search(settings, space, folder)
             search.begin()
             num_kept = len(search.trials) - len(search.interrupted)  # trials of the resumed search
-            measure, length = trial_length(settings)
-            unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
+            unit, length = trial_length(settings)
+            plural = {"env_steps": "steps", "epoch": "epochs"}.get(unit, unit)
             place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
             kept_text = f"; {num_kept} are kept" if search.trials else ""
             print(f"searching {', '.join(space.dimensions)} ({space.source})", flush=True)
-            trials_text = f"{search_config.num_samples} trials of {length:,} {unit}"
+            trials_text = f"{search_config.num_samples} trials of {length:,} {plural}"
             print(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept_text}: {folder}", flush=True)
             if num_kept < search_config.num_samples:
                 _run_trials(search)
@@ -100,15 +100,14 @@ def _run_trials(search: Search) -> None:
 
     settings, space = search.settings, search.space
     run, search_config = settings.run, settings.subcommand
-    measure, _ = trial_length(settings)
-    searcher, scheduler = _searcher(search), _scheduler(search)
+    unit, _ = trial_length(settings)
     interrupted = [trial.number for trial in search.interrupted]
     # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
-    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))  # the first use of an id numbers it
+    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))  # an unknown id gets the next number
 
     def name(trial: Any) -> str:
-        """Return the name of a trial. It is a function, because Ray deep-copies other objects for every trial."""
+        """Return the name of Ray's ``trial``. A function, because Ray deep-copies other objects for every trial."""
         return f"trial_{number_of_id[trial.trial_id]}"
 
     # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
@@ -127,8 +126,8 @@ def _run_trials(search: Search) -> None:
             # A trial of proxy searches is stopped between two of them, so its process can run another trial. A process
             # whose training was interrupted cannot.
             reuse_actors=settings.proxy is not None,
-            search_alg=searcher,
-            scheduler=scheduler,
+            search_alg=_searcher(search),
+            scheduler=_scheduler(search),
             trial_name_creator=name,
             trial_dirname_creator=name,
         ),
@@ -137,16 +136,16 @@ def _run_trials(search: Search) -> None:
             storage_path=str(search.folder.absolute()),
             verbose=0,
             callbacks=[_listener(search)],
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=num_to_keep if measure == "epoch" else None),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=num_to_keep if unit == "epoch" else None),
         ),
     )
     # Ray's warning advises ``reuse_actors=True``.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
-    statuses = {number: trial.status for number, trial in search.trials.items()}
+    initial_statuses = [(number, trial.status) for number, trial in search.trials.items()]
 
     def note_if_waiting() -> None:
         """Print a note if no trial has started."""
-        if statuses == {number: trial.status for number, trial in search.trials.items()}:
+        if [(number, trial.status) for number, trial in search.trials.items()] == initial_statuses:
             note(f"no trial has started yet: Ray starts each on free cores ({run.num_workers} of a node)")
 
     timer = threading.Timer(START_SECONDS, note_if_waiting)
@@ -160,8 +159,8 @@ def _run_trials(search: Search) -> None:
 def _perturbation_interval(settings: Settings) -> int:
     """Return the number of epochs or steps (`trial_length`) between PBT's perturbations: about a tenth of a run. It is
     a multiple of the epochs between evaluations, because only an evaluation can be followed by a perturbation."""
-    measure, length = trial_length(settings)
-    eval_every = settings.schedule.eval_every if measure == "epoch" else 1
+    unit, length = trial_length(settings)
+    eval_every = settings.schedule.eval_every if unit == "epoch" else 1
     return eval_every * max(1, round(length / 10 / eval_every))
 
 
@@ -264,8 +263,8 @@ def _scheduler(search: Search) -> Any:
     from ray.tune import schedulers
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand
-    measure, length = trial_length(settings)
-    metric = (measure, METRIC, "max")  # measure of a trial's length, name of the score, direction of improvement
+    unit, length = trial_length(settings)
+    metric = (unit, METRIC, "max")  # unit of a trial's length, name of the score, direction of improvement
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
     # Of the trials of a proxy search, a third continues after each evaluation, as published.
@@ -273,7 +272,7 @@ def _scheduler(search: Search) -> Any:
     if search_config.tune_algorithm == "bohb":
         return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
     if "asha" in search_config.tune_algorithm:
-        first_evaluation = min(length, settings.schedule.eval_every) if measure == "epoch" else 1
+        first_evaluation = min(length, settings.schedule.eval_every) if unit == "epoch" else 1
         shortest_trial = max(length // 8, first_evaluation)  # no trial is stopped before an eighth of its length
         # ``max_t`` is above the last report, so that a complete trial ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
@@ -284,7 +283,7 @@ def _scheduler(search: Search) -> Any:
             kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")  # ASHA uses only the id of a trial
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:
-                scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
+                scheduler.on_trial_result(controller, kept_trial, {unit: length_so_far, METRIC: score})
         return scheduler
     # Population-based training.
     mutations = _domains(space)

@@ -64,19 +64,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         os.environ.setdefault(name, value)
     if address is None:  # with this value, all servers of the local instance listen only on 127.0.0.1
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]")  # brackets around an IPv6 address
-        reason = ""
-        if not host or not port.isdecimal():
-            reason = "allowed: host:port of a cluster's head, or auto"
-        else:
-            try:  # Ray would try for minutes to connect
-                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-            except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
-                reason = getattr(error, "strerror", None) or str(error)
-        if reason:
-            raise _unreachable(address, reason)
+    elif address != "auto":  # Ray itself looks for the cluster of this machine
+        _check_reachable(address)
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -102,17 +91,28 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         try:
             ray.init(**options)
         except Exception as error:  # Ray raises various errors, also a plain Exception
-            line = "Ray cannot start on this machine, which may be too busy or out of memory"
-            failure: UserError = ProcessDied(f"{line}: {first_line(error)}")
             if address is not None:
-                failure = _unreachable(address, first_line(error))
-            raise failure from error
+                raise _unreachable(address, first_line(error)) from error
+            line = "Ray cannot start on this machine, which may be too busy or out of memory"
+            raise ProcessDied(f"{line}: {first_line(error)}") from error
         if threading.current_thread() is threading.main_thread():  # no other thread can set a handler
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Raise UserError if nothing listens at ``address``, ``host:port``. Ray would try for minutes to connect."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")  # brackets around an IPv6 address
+    if not host or not port.isdecimal():
+        raise _unreachable(address, "allowed: host:port of a cluster's head, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
+        raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
 
 def _unreachable(address: str, reason: str) -> UserError:
@@ -155,7 +155,7 @@ class RayWorkers:
             cores = 0 if in_trial else 1
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
-            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], are_starts=True)
+            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], START_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -178,16 +178,15 @@ class RayWorkers:
         outcome.test_seconds = max(part.test_seconds for part in outcomes)
         return outcome
 
-    def _results(self, tasks: list[Any], are_starts: bool = False) -> list[Any]:
+    def _results(self, tasks: list[Any], note_after: float | None = None) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`). ``are_starts`` is whether the tasks only start the workers; if that takes long, a note
-        says so."""
+        error (`_error_of_task`). If tasks take longer than ``note_after`` seconds, print a note that they wait for free
+        cores."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
-            timeout = START_SECONDS if are_starts else None
-            done, unfinished = concurrent.futures.wait(futures, timeout, FIRST_EXCEPTION)
+            done, unfinished = concurrent.futures.wait(futures, note_after, FIRST_EXCEPTION)
             if unfinished and not any(future.exception() for future in done):
                 note(f"waiting for {len(unfinished)} of {self._num_workers} workers: Ray starts each on a free core")
                 concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)

@@ -109,9 +109,9 @@ def shared_utilities(fitness: Tensor) -> Tensor:
 
 
 def _by_rank(fitness: Tensor, values: Tensor) -> Tensor:
-    """Return the value ``[n]`` of each of n members by its rank. ``values [n]`` float64 has the value of the best
-    member first and of the worst member last. ``fitness [n]`` and the result are in the order of the members. Members
-    with equal fitness get the mean of their values."""
+    """Give the best of n members the first of ``values [n]`` (float64), the second best the second, and so on. Members
+    with equal fitness get the mean of their values: for ``fitness`` (5, 7, 5) and ``values`` (4, 2, 1), the result is
+    (1.5, 4, 1.5). The members keep their order."""
     # Groups of members with equal fitness, best first: the group of each member [n], and the size of each group.
     _, group_of_member, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]

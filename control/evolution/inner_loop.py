@@ -22,7 +22,7 @@ from torch import Tensor
 from control.cli.progress import Watch, watch_part
 from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, play_episodes
-from control.loops.steps import Ended, StepLoop
+from control.loops.steps import StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.base import Environment
 from envs.gridmaps import CellTable
@@ -146,32 +146,31 @@ def train(
     num_episodes = torch.zeros(members, dtype=torch.int64)
     curve = [torch.zeros(members, 0)]  # a column [M, 1] for each test follows
     stops_early = rule is not None or episodes is not None
-    steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
+    start_step, start_episodes = loop.steps, agent.episodes.clone()
+    steps_done = 0
     while steps_done < steps and running.any():
-        next_steps = steps - steps_done  # to make before the next test or report
+        next_steps = steps - steps_done  # until the end, the next test or the next report
         if test is not None:
-            next_steps = min(next_steps, test_every - steps_done % test_every)  # steps until the next test
+            steps_to_test = test_every - steps_done % test_every
+            next_steps = min(next_steps, steps_to_test)
         if watch is not None:
             remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)  # of all agents' steps
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-_WATCH_STEPS // envs))  # rounded up
         # If agents may stop early, the steps pause at the end of an episode.
-        for all_episodes in loop.advance(next_steps, running, pause=stops_early):
-            is_running = running[all_episodes.members]
-            if not stops_early or not is_running.any():
-                continue
-            # Rules may be slow, so they only get the episodes of running members, with all fields of `Ended`.
-            running_episodes = Ended(*(field[is_running] for field in all_episodes))
-            num_episodes.index_add_(0, running_episodes.members, torch.ones_like(running_episodes.members))
-            is_done = torch.zeros(len(running_episodes.members), dtype=torch.bool)
-            if rule is not None:
-                is_done |= rule(loop, running_episodes)
-            if episodes is not None:
-                is_done |= num_episodes[running_episodes.members] >= episodes
-            done_members = running_episodes.members[is_done]
-            weights[done_members] = agent.flat_parameters[done_members]
-            steps_taken[done_members] = running_episodes.steps[is_done] * envs
-            running[done_members] = False
+        for ended in loop.advance(next_steps, running, pause=stops_early):
+            if stops_early:
+                ended = ended.of_members(running)  # rules may be slow, so they get no episodes of other members
+                num_episodes += torch.bincount(ended.members, minlength=members)
+                is_done = torch.zeros_like(ended.members, dtype=torch.bool)
+                if rule is not None and len(ended.members):
+                    is_done |= rule(loop, ended)
+                if episodes is not None:
+                    is_done |= num_episodes[ended.members] >= episodes
+                done_members = ended.members[is_done]
+                weights[done_members] = agent.flat_parameters[done_members]
+                steps_taken[done_members] = ended.steps[is_done] * envs
+                running[done_members] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
             weights[running] = agent.flat_parameters[running]
@@ -319,7 +318,9 @@ class InnerLoop:
         """Train the new agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
         them every ``test_every`` steps (None: never). The returned policy acts in the real environment."""
         config, agent = self.config, loop.agent
-        compiled = self.compiled if self.compiled is not None and self.compiled.can_compile(loop) else None
+        compiled = self.compiled
+        if compiled is not None and not compiled.can_compile(loop):
+            compiled = None  # these agents train in torch
         steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
         compiled_tests = test = None
         test_every = 1

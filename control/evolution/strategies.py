@@ -67,10 +67,9 @@ class Strategy(Stateful, ABC):
 
     @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]`` (not the update), float64, by the formula of the class, for ``noise [rows, D]``,
-        float64, and ``fitness [P]``, which is -infinity for failed members. At least one member is sound. `tell` sets
-        ``mean`` to the result; a subclass updates its other state here. ``mean_score`` is the fitness of the old mean,
-        which most strategies ignore."""
+        """Return the new mean ``[D]`` in float64, by the formula of the class. `tell` stores it; a subclass updates its
+        other state here. ``noise [rows, D]`` is float64, and ``fitness [P]`` is -infinity for failed members, of which
+        at least one is none. ``mean_score`` is the fitness of the old mean, which most strategies ignore."""
 
 
 class NES(Strategy):

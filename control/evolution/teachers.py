@@ -94,21 +94,20 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
-            problem, allowed = f"{list(output.shape)} numbers for {len(obs)} observations", f"{[len(obs), *shape]}"
-        elif not output.float().isfinite().all():
-            problem, allowed = "numbers that are not finite", "finite numbers"
-        elif wants_values:
+            problem = f", which gives {list(output.shape)} numbers for {len(obs)} observations"
+            raise policy_error(source, problem, f"{[len(obs), *shape]}")
+        if not output.float().isfinite().all():
+            raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
+        if wants_values:
             return output.float()
-        elif not isinstance(actions, Discrete):
+        if not isinstance(actions, Discrete):
             return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
-        else:
-            numbers = output.long()
-            is_valid = (output == numbers) & (numbers >= 0) & (numbers < actions.n)
-            if is_valid.all():
-                return numbers
-            problem = f"the action {output[~is_valid][0].item()}"
-            allowed = f"whole numbers, 0 to {actions.n - 1}"
-        raise policy_error(source, f", which gives {problem}", allowed)
+        numbers = output.long()
+        is_valid = (output == numbers) & (numbers >= 0) & (numbers < actions.n)
+        if not is_valid.all():
+            problem = f", which gives the action {output[~is_valid][0].item()}"
+            raise policy_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
+        return numbers
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors of an unsuitable policy now
@@ -220,10 +219,10 @@ def _load_sb3_model(source: str) -> Any:
         library: Any = importlib.import_module("stable_baselines3")
         with zipfile.ZipFile(source) as archive:
             attributes = json.loads(archive.read("data"))
-        # The first attribute of `_SB3_CLASSES` that the agent has says its class.
+        # The first attribute of `_SB3_CLASSES` that the agent has determines its class.
         class_name = next(name for attribute, name in _SB3_CLASSES.items() if attribute in attributes)
-        # Replaced are the size of a buffer that would hold a million steps, and schedules, which may be pickled
-        # functions of an older version of Python. The greedy policy needs neither.
+        # The greedy policy needs neither a replay buffer, which may hold a million steps, nor schedules, which may be
+        # pickled functions of an older version of Python.
         replaced: dict[str, Any] = {"buffer_size": 1}
         for schedule in ("lr_schedule", "clip_range", "exploration_schedule"):
             replaced[schedule] = lambda progress: 0.0
@@ -293,8 +292,8 @@ class TeacherEpisodes:
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
-        each observation on. So that the observations differ, each episode begins with random actions. Their number is
-        random: at most one and a half times the mean length of random play and, with a time limit, half of it."""
+        each observation on. So that the observations differ, each episode begins with a random number of random
+        actions. The maximum is 1.5 times the mean length of random play, but not more than half of a time limit."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps

@@ -66,11 +66,11 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch, and evaluate after it if evaluations are too rare.
+        """Train an epoch, and evaluate after it if a short run would otherwise have too few evaluations.
 
-        Lightning evaluates every `check_val_every_n_epoch` epochs. In a short run, these are fewer evaluations than the
-        number ``evaluations``. So the run is divided into ``evaluations`` equal parts. After the epoch in which a part
-        ends, there is an evaluation here if more parts have ended than regular evaluations were made.
+        Lightning evaluates every `check_val_every_n_epoch` epochs, which may be fewer than ``evaluations`` times in the
+        run. So the run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated here if
+        Lightning has evaluated less often than parts have ended.
         """
         parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
@@ -216,8 +216,10 @@ class AgentModule(RunModule):
             columns[mode] = number_text(means[tag]) if tag in means else ""
         if tags.REWARD_RATE in means:  # an environment without episodes
             columns["reward rate"] = f"{means[tags.REWARD_RATE]:.4f}"
-        loss = means.get(self.loop.loss_tag)
-        columns["loss"] = "" if loss is None else f"{loss:.3g}" if abs(loss) >= 0.001 else f"{loss:.1e}"
+        columns["loss"] = ""
+        if self.loop.loss_tag in means:
+            loss = means[self.loop.loss_tag]
+            columns["loss"] = f"{loss:.3g}" if abs(loss) >= 0.001 else f"{loss:.1e}"
         if num_diverged := int((~self.loop.finite_members).sum()):
             columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
         return columns

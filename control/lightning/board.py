@@ -5,7 +5,7 @@ The x axis is always the number of environment steps that the member has made.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +118,24 @@ def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, A
     """Add the ``results`` of `--learn` (stage -> its results), the ``figure`` if there is one, and the ``setup`` (game,
     seed and options) to TensorBoard. The race compares agents with different rewards. Each of its curves is a run of
     TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of earlier calls."""
-    curves = {f"race_{reward}": points for reward, points in race_scalars(results).items()}
-    # The name "" is ``folder`` itself.
-    for name, points in {"": stage_scalars(results), **curves}.items():
-        for event_file in (folder / name).glob("events.out.tfevents.*"):
-            event_file.unlink()
-        board = Board(folder / name)
-        for tag, value, steps in points:
-            board.add_scalars({tag: value}, steps)
-        if name == "":
-            board.add_hyperparameters({"implementation": "learn", **setup})
-            board.add_image("returns", figure, 0)
-            stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
-            board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", *stages]))
-        board.writer.close()
+    board = _new_board(folder, stage_scalars(results))
+    board.add_hyperparameters({"implementation": "learn", **setup})
+    board.add_image("returns", figure, 0)
+    stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
+    board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", *stages]))
+    board.writer.close()
+    for reward, points in race_scalars(results).items():
+        _new_board(folder / f"race_{reward}", points).writer.close()
+
+
+def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:
+    """Replace the event files in ``folder`` by new ones with the ``points`` of curves: tag, value, steps."""
+    for event_file in folder.glob("events.out.tfevents.*"):
+        event_file.unlink()
+    board = Board(folder)
+    for tag, value, steps in points:
+        board.add_scalars({tag: value}, steps)
+    return board
 
 
 def _add_value(writer: SummaryWriter, value: Summary.Value, steps: int) -> None:

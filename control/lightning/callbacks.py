@@ -29,7 +29,8 @@ from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
 
 _CLEARLY_BETTER = 0.01  # of the way from the baseline to the best return (`StopWhenFlat`)
-_ROWS, _ROW_SECONDS = 25, 60.0  # most rows of the printed table, unless a row takes longer than so many seconds
+_ROWS = 25  # number of rows of the printed table, if the run is short
+_ROW_SECONDS = 60.0  # maximum time between two rows
 _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
 
 # Lightning's callbacks accept any module, but these only a `RunModule`, hence the comments ``type: ignore``.
@@ -43,7 +44,8 @@ class Progress(Callback):
         self._table = RowTable()
         self._row_steps, self._row_seconds = 0, 0.0  # environment steps and time at the latest row
         self._row_fraction = -1.0  # finished fraction of the training at the latest row
-        self._fraction = self._epoch_size = 0.0  # at the start of the epoch, and by which the latest epoch increased it
+        self._fraction = 0.0  # finished fraction at the start of the epoch
+        self._epoch_size = 0.0  # increase of the finished fraction in the latest epoch
         self._open_meter = contextlib.ExitStack()
 
     def on_fit_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]

@@ -17,7 +17,7 @@ from models.settings import UserError
 from models.state import Stateful, check_like, require
 from models.streams import Streams, derive_seed
 
-# A generation is flat if all its proxies have the same fitness, so that the strategy cannot rank them.
+# A generation is flat if all its proxies have the same fitness without solving the task: the strategy cannot rank them.
 RESTART_EVERY = 5  # number of consecutive flat generations after which a search starts from another mean
 FLAT_LIMIT = 20  # number of consecutive flat generations after which a search ends
 
@@ -118,9 +118,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Offer the mean to the archive, and move it by the fitness of the generation. If the mean solves the task and
-        the search ends for that reason, do not move it. A generation is flat if all proxies have the same fitness
-        without solving the task. After every `RESTART_EVERY` flat generations in a row, restart the search instead.
+        """Offer the mean to the archive, and move it by the fitness of the generation, unless the search ends because
+        the mean solves the task. After every `RESTART_EVERY` flat generations in a row, restart the search instead.
         Raises UserError after `FLAT_LIMIT` of them, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
@@ -129,7 +128,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
         if module.has_solved():
             return
         finite = module.fitness[module.fitness.isfinite()]
-        is_flat = len(finite) > 1 and bool((finite == finite[0]).all()) and not module.population_solves()
+        all_equal = len(finite) > 1 and bool((finite == finite[0]).all())
+        is_flat = all_equal and not module.population_solves()
         self.flat_generations = self.flat_generations + 1 if is_flat else 0
         generations = f"for {self.flat_generations} generations"
         problem = f"{generations} all proxies have had the same fitness, so there is nothing to climb"

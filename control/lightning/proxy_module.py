@@ -334,18 +334,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
             if count is not None and count % num_kinds:
                 line = f"{name} is {count}, but agent is {run.agent!r}; allowed: a multiple of {num_kinds}"
                 raise SettingError(line, name)
-    # Raise the errors of ``start_from`` before files are written.
-    start = search.start_from
-    if start is None:
-        stages.check_start()
-    elif is_teacher(start):
-        teacher(start, run.gamename, stages.spaces, wants_values=stages.check_policy(start))
-    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
-        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
-        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
-    else:
-        first_parameters(start, search, stages.spaces, run.gamename)
-
+    _check_start(search, stages)
     inner_loop = InnerLoop(search, run.agent, settings.agent, run.gamename)
     compiled = decide_compiled(settings, inner_loop.runs_compiled)
     settings = settings.replace(compiled=compiled)
@@ -356,3 +345,17 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
+
+
+def _check_start(search: SearchConfig, stages: Stages) -> None:
+    """Raise SettingError if no search can begin with ``start_from``, before files are written."""
+    start = search.start_from
+    if start is None:
+        stages.check_start()
+    elif is_teacher(start):
+        teacher(start, stages.game, stages.spaces, wants_values=stages.check_policy(start))
+    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
+        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
+        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
+    else:
+        first_parameters(start, search, stages.spaces, stages.game)

@@ -37,9 +37,8 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         loop = EpisodeLoop(settings)
     else:
         loop = StepGroups(settings)
-        loop.compiled = for_training and decide_compiled(
-            settings, partial(_use_machine_code, loop.groups, run.num_threads)
-        )
+        use_machine_code = partial(_use_machine_code, loop.groups, run.num_threads)
+        loop.compiled = for_training and decide_compiled(settings, is_supported=use_machine_code)
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -146,9 +145,9 @@ def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> boo
     Raises SettingError if machine code is impossible, but the user, or the run to resume, switched ``compiled`` on. A
     note is printed if Numba is missing, or if machine code cannot be cached.
     """
-    is_required = "compiled" in settings.explicit_names
+    is_explicit = "compiled" in settings.explicit_names  # set by the user or by the run to resume
     if not settings.value("compiled"):
-        if has_machine_code(settings) and not (HAS_NUMBA or is_required):  # without Numba, ``compiled`` is off
+        if has_machine_code(settings) and not HAS_NUMBA and not is_explicit:  # without Numba, the default is off
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
     problem = ""
@@ -157,13 +156,13 @@ def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> boo
     elif not (has_machine_code(settings) and is_supported()):
         agent = settings.run.implementation if settings.proxy is None else settings.run.agent
         problem = f"{agent} with these settings has no machine code"
-    if problem and is_required:
-        raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
     if problem:
+        if is_explicit:
+            raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
         return False
     from models.machine import keeps_cache
 
-    if keeps_cache() or is_required:
+    if keeps_cache() or is_explicit:
         return True
     note("the cache folder for machine code is not writable, so agents train in torch; --compiled compiles each time")
     return False

@@ -40,6 +40,11 @@ class Ended(NamedTuple):
     lengths: Tensor
     steps: Tensor
 
+    def of_members(self, mask: Tensor) -> "Ended":
+        """Return the episodes of the members in the ``mask [M]``."""
+        selected = mask[self.members]  # [N]
+        return Ended(*(field[selected] for field in self))
+
 
 class InitialStates(Blocks):
     """Seeds and initial states of the episodes that may begin in the next ``BLOCK`` steps. Every step has some, whether
@@ -134,8 +139,8 @@ class StepLoop:
             episodes = self.step()
             losses.append(self.loss)
             if not self._all_learn:  # a member that learns never stops learning
-                learners = self.agent.learning()
-                waited += ~learners  # adds 1 for each member that cannot learn yet
+                learners = self.agent.learning()  # [M] bool
+                waited += ~learners
                 self._all_learn = bool(learners.all())
             if episodes is not None:
                 counts.index_add_(0, episodes.members, torch.ones_like(episodes.returns, dtype=torch.float64))
@@ -146,8 +151,9 @@ class StepLoop:
     def _results(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the results of `epoch` from the ``losses [M, T]`` after each step and, ``[M]`` each: the steps before
-        a member could learn (``waited``), the finished episodes (``counts``), and their summed returns and lengths."""
+        """Return the results of `epoch` from the ``losses [M, T]`` after each step and, ``[M]`` each: the number of
+        steps before a member could learn (``waited``), the number of finished episodes (``counts``), and the sums of
+        their returns and lengths."""
         steps = losses.shape[1]
         is_before_learning = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
@@ -190,14 +196,13 @@ class StepLoop:
         """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
         their initial states ``[M, T, E, ...]``. The block of the last step becomes the current one."""
         seeds, states = [], []
-        step, last_step = self.steps + 1, self.steps + count
-        while step <= last_step:
-            block = self._initial_states_at(step).block
-            first_row = step % BLOCK  # a block has a row [M, E, ...] for each step
-            end_row = min(BLOCK, first_row + last_step - step + 1)  # the row after the last one that is needed
+        first_step, end_step = self.steps + 1, self.steps + 1 + count
+        for block_start in range(first_step // BLOCK * BLOCK, end_step, BLOCK):
+            block = self._initial_states_at(block_start).block  # tensors [M, BLOCK, E, ...]
+            first_row = max(0, first_step - block_start)
+            end_row = min(BLOCK, end_step - block_start)
             seeds.append(block["seeds"][:, first_row:end_row])
             states.append(block["starts"][:, first_row:end_row])
-            step += end_row - first_row
         return torch.cat(seeds, 1), torch.cat(states, 1)
 
     def prepare_random_numbers(self, steps: int) -> None:
@@ -279,7 +284,8 @@ class Group(StepLoop):
         agent = agent_type(config, training.spaces, seeds, **options)
         super().__init__(agent, training, Streams.from_name(seeds, "episodes"))
         eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-        self.evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
+        eval_limit = min(eval_limits, default=None)  # None: the environment's limit
+        self.evaluation = open_environment(schedule.eval_episodes, time_limit=eval_limit)
 
 
 class StepGroups(Loop):

@@ -35,13 +35,13 @@ class RunningWindow(Stateful):
         self.counts += new_counts
 
     def mean(self, members: Tensor, count: int, skip: int = 0) -> Tensor:
-        """Return a mean of ``count`` consecutive numbers for each of ``members [N]``: of the latest numbers or, with
-        ``skip``, of the ones before the ``skip`` latest. Numbers that do not exist yet are left out; NaN if there are
-        none."""
+        """Return the mean of the latest ``count`` numbers of each of ``members [N]``. With ``skip``, so many of the
+        latest numbers do not count. Numbers that do not exist yet are left out; the mean is NaN if there are none."""
         ages = torch.arange(skip, skip + count)  # 0 is the latest number
-        index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count], in the order of adding
+        index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count]; 0 is a member's first number
         valid = index >= 0
-        numbers = self.values[members].gather(1, index % self.values.shape[1])
+        size = self.values.shape[1]
+        numbers = self.values[members].gather(1, index % size)  # [N, count]
         return (numbers * valid).sum(1) / valid.sum(1)
 
 

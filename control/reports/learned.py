@@ -66,15 +66,14 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
 def _price(results: Mapping[str, Any]) -> str:
     """Return the steps in the task for each purpose, and the CPU seconds of all stages together, as text."""
     steps = {name: results.get(name, {}).get("real_steps", 0) for name in ("teacher", "bandit", "reward")}
-    steps["comparisons"] = sum(result.get("real_steps", 0) for result in results.values()) - sum(steps.values())
+    steps["comparisons"] = _total(results, "real_steps") - sum(steps.values())
     steps_text = ", ".join(f"{name} {count:,}" for name, count in steps.items() if count)
-    return f"Steps of the task: {steps_text}; {_sums(results)[1]} CPU seconds"
+    return f"Steps of the task: {steps_text}; {_total(results, 'cpu_seconds'):,.0f} CPU seconds"
 
 
-def _sums(results: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the steps in the task of all stages together, and their CPU seconds, as texts."""
-    steps = sum(result.get("real_steps", 0) for result in results.values())
-    return f"{steps:,}", f"{sum(result['cpu_seconds'] for result in results.values()):,.0f}"
+def _total(results: Mapping[str, Any], name: str) -> Any:
+    """Return the sum over all stages of a number in their results, such as ``real_steps``."""
+    return sum(result.get(name, 0) for result in results.values())
 
 
 def _stages_table(results: Mapping[str, Any]) -> Table:
@@ -83,7 +82,8 @@ def _stages_table(results: Mapping[str, Any]) -> Table:
     for name, result in results.items():
         steps = f"{result['real_steps']:,}" if "real_steps" in result else "-"
         rows.append([name, f"{result['text']}\n{_MEANINGS[name]}", steps, f"{result['cpu_seconds']:,.0f}"])
-    return Table([*rows, ["sum", "", *_sums(results)]], "Results, steps in the task, and time")
+    rows.append(["sum", "", f"{_total(results, 'real_steps'):,}", f"{_total(results, 'cpu_seconds'):,.0f}"])
+    return Table(rows, "Results, steps in the task, and time")
 
 
 def _draw(path: Path, results: Mapping[str, Any]) -> None:

@@ -257,38 +257,44 @@ def _pictures(folder: RunFolder) -> Iterator[Picture]:
 
 
 def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | None, Table]]:
-    """Return two tables by implementation: of the settings that affect results and differ between its groups or from
-    their defaults, None if there are none, and of all settings. Defaults are unknown for settings of another program or
-    version."""
-    implementations = [group.folders[0].setting_texts.get("implementation", group.label) for group in groups]
+    """Return the tables of `_group_settings` by implementation, without implementations whose settings are unknown."""
+    groups_by_implementation: dict[str, list[ReportGroup]] = {}
+    for group in groups:
+        implementation = group.folders[0].setting_texts.get("implementation", group.label)
+        groups_by_implementation.setdefault(implementation, []).append(group)
     tables_by_implementation = {}
-    for implementation in dict.fromkeys(implementations):
-        same_groups = [group for group, name in zip(groups, implementations, strict=True) if name == implementation]
-        folders = [folder for group in same_groups for folder in group.folders]
-        defaults: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
-        without_outcome = {*_NAMED}  # settings that do not affect results, and those that other sections name
-        for folder in folders:
-            if folder.settings is not None:
-                run = folder.settings.run  # environments may have different defaults
-                for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
-                    meaning = SOURCES.sub("", flag.meta["help"])
-                    defaults.setdefault(name, {})[setting_text(flag.default)] = meaning
-                    if not flag.meta["outcome"]:
-                        without_outcome.add(name)
-        rows, changed_rows = [], []
-        for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
-            texts = [group.setting_text(name) for group in same_groups]
-            meanings = defaults.get(name, {})
-            rows.append([name, *texts, " / ".join(meanings) or "-", next(iter(meanings.values()), "-")])
-            is_default = not meanings or set(texts) <= meanings.keys()  # without meanings, the default is unknown
-            if name not in without_outcome and (len(set(texts)) > 1 or not is_default):
-                changed_rows.append(rows[-1])
-        labels = [group.label for group in same_groups] if len(same_groups) > 1 else ["value"]
-        header = ["setting", *labels, "default", "meaning"]
-        changed = Table([header, *changed_rows], "Not the default, or different between the runs")
-        if rows:
-            tables_by_implementation[implementation] = changed if changed_rows else None, Table([header, *rows], "All")
+    for implementation, same_groups in groups_by_implementation.items():
+        if any(folder.setting_texts for group in same_groups for folder in group.folders):
+            tables_by_implementation[implementation] = _group_settings(same_groups)
     return tables_by_implementation
+
+
+def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]:
+    """Return two tables of settings of groups with one implementation. The second has all settings. The first has only
+    the settings that affect results and differ between the groups or from their defaults; it is None without such
+    settings. Defaults are unknown for settings of another program or version."""
+    folders = [folder for group in groups for folder in group.folders]
+    meanings_by_default: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
+    without_outcome = {*_NAMED}  # settings that do not affect results, and those that other sections name
+    for folder in folders:
+        if folder.settings is not None:
+            run = folder.settings.run  # environments may have different defaults
+            for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
+                meaning = SOURCES.sub("", flag.meta["help"])
+                meanings_by_default.setdefault(name, {})[setting_text(flag.default)] = meaning
+                if not flag.meta["outcome"]:
+                    without_outcome.add(name)
+    labels = [group.label for group in groups] if len(groups) > 1 else ["value"]
+    rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
+    for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
+        values = [group.setting_text(name) for group in groups]
+        meanings = meanings_by_default.get(name, {})
+        rows.append([name, *values, " / ".join(meanings) or "-", next(iter(meanings.values()), "-")])
+        is_default = not meanings or set(values) <= meanings.keys()  # without meanings, the default is unknown
+        if name not in without_outcome and (len(set(values)) > 1 or not is_default):
+            changed_rows.append(rows[-1])
+    changed = Table([rows[0], *changed_rows], "Not the default, or different between the runs")
+    return changed if changed_rows else None, Table(rows, "All")
 
 
 def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:

@@ -89,10 +89,10 @@ class Figure:
 
     @cached_property
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
-        """``(tag, tasks)``: the tag of the return by which algorithms are compared, and their scores ``[N]`` by
-        environment and label. The tag is the greedy return if all have it, otherwise the first that all have; without
-        one, both are empty. Algorithms with fewer than three seeds are omitted, and so are searches unless all arms are
-        searches."""
+        """The comparison of algorithms, ``(tag, tasks)``: the tag of a return, and the scores ``[N]`` by environment
+        and label. The tag is the greedy return if all arms have it, otherwise the first that all have. If there is
+        none, both are empty. Algorithms with fewer than three seeds are left out, and so are searches, unless all arms
+        are searches."""
         arms = [arm for arm in self.arms if not arm.is_search] or self.arms
         shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
         if not shared:
@@ -277,21 +277,20 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
     There must be something to draw. The first figure that is not empty is the file ``target``; the names of the others
     end in ``_losses`` and ``_scores``. A PNG stores the hash of the file ``numbers``.
     """
-    returns_figure = ""
-    losses_figure = "losses" if len(figure.arms_by_game) > 1 else returns_figure
-    rows: dict[str, list[list[Panel]]] = {returns_figure: [], losses_figure: []}  # rows of panels of each figure
+    return_rows: list[list[Panel]] = []
+    loss_rows: list[list[Panel]] = []
     for game, arms in figure.arms_by_game.items():
-        rows[returns_figure] += _panel_rows(game, arms, "return")
-        rows[losses_figure] += _panel_rows(game, arms, "loss")
+        return_rows += _panel_rows(game, arms, "return")
+        loss_rows += _panel_rows(game, arms, "loss")
+    rows_by_figure = {"returns": return_rows, "losses": loss_rows}
+    if len(figure.arms_by_game) == 1:
+        rows_by_figure = {"returns": return_rows + loss_rows}
+    rows_by_figure = {name: panel_rows for name, panel_rows in rows_by_figure.items() if panel_rows}
     tag, tasks = figure.comparison
-    names = [name for name, panel_rows in rows.items() if panel_rows]
-    if tasks:
-        names.append("scores")
-    first, *others = names
+    first, *others = [*rows_by_figure, *(["scores"] if tasks else [])]
     targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in others}
-    for name, panel_rows in rows.items():
-        if panel_rows:
-            _draw_panels(targets[name], figure, panel_rows, style, numbers)
+    for name, panel_rows in rows_by_figure.items():
+        _draw_panels(targets[name], figure, panel_rows, style, numbers)
     if tasks:
         title = figure.heading([arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})])
         # Short names of other tags, such as "reward rate", need no addition.

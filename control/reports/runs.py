@@ -169,18 +169,18 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
         return path.parent in named_folders, version, path.stat().st_mtime
 
     groups: dict[tuple[str, ...], Group] = {}
+    used_files: dict[tuple[tuple[str, ...], int], Path] = {}  # file of a run, by its names and its seed
     unused_versions: dict[Path, dict[Path, None]] = {}  # folder in use -> folders of older versions, each once
     for path in sorted(_metrics_files(run_dirs, setting), key=priority, reverse=True):
-        folder, (names, _) = path.parent, names_and_version(path)
+        names, _ = names_and_version(path)
         if separate_versions:
-            names += (folder.name,)
+            names += (path.parent.name,)
         for run in read_runs(path):
-            group = groups.setdefault(names, Group(names, runs=[]))
-            used_folder = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
-            if used_folder is None:  # the first file with this seed, which has the highest priority
-                group.runs.append(run)
-            elif used_folder not in named_folders:  # no note about a version that the user chose
-                unused_versions.setdefault(used_folder, {})[folder] = None
+            used_file = used_files.setdefault((names, run.seed), path)
+            if used_file == path:  # the first file of this run, which has the highest priority
+                groups.setdefault(names, Group(names, runs=[])).runs.append(run)
+            elif used_file.parent not in named_folders:  # no note about a version that the user chose
+                unused_versions.setdefault(used_file.parent, {})[path.parent] = None
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")

@@ -120,21 +120,26 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
     learned_score, task_score = Score.of(learned.scores.numpy()), Score.of(task.scores.numpy())
     if min(learned_score.count, task_score.count) < 2:  # agents that diverged do not count
         return ""
-    helps = learned_score.exceeds(task_score)
     text = f"with the task's reward, agents return {task_score} after as many steps"
-    if learned_score.count < len(learned.scores):
-        text += f"; with the learned one, {len(learned.scores) - learned_score.count} agents diverged"
-    # Lower quartile, median, upper quartile, maximum; missing if the agents have no tests or the goal is unknown.
-    _, learned_steps, *_ = describe(learned, config).get("first", [None] * 4)
-    _, task_steps, *_ = describe(task, config).get("first", [None] * 4)
+    num_diverged = len(learned.scores) - learned_score.count
+    if num_diverged:
+        text += f"; with the learned one, {num_diverged} agents diverged"
+    learned_steps, task_steps = _median_steps(learned, config), _median_steps(task, config)
     if learned_steps or task_steps:
         learned_text, task_text = (f"{steps:,.0f}" if steps else "never" for steps in (learned_steps, task_steps))
         text += f"; steps until the median agent solves a test: {learned_text} (task's reward: {task_text})"
-        # None: the median agent solves no test.
-        is_sooner = learned_steps is not None and learned_steps <= SOONER * (task_steps or math.inf)
-        helps |= is_sooner and not task_score.exceeds(learned_score)
-    helps &= learned_score.count >= task_score.count  # no more agents diverge
+    is_higher, is_lower = learned_score.exceeds(task_score), task_score.exceeds(learned_score)
+    is_sooner = learned_steps is not None and learned_steps <= SOONER * (task_steps or math.inf)
+    no_more_diverge = learned_score.count >= task_score.count
+    helps = (is_higher or (is_sooner and not is_lower)) and no_more_diverge
     return f"The learned reward {'helps' if helps else 'shows no clear gain'}: {text}."
+
+
+def _median_steps(outcome: "Outcome", config: "SearchConfig") -> float | None:
+    """Return the training steps after which the median agent solves its first test. None if it solves none, and if the
+    agents have no tests or the return that solves the game is unknown."""
+    _, median, *_ = describe(outcome, config).get("first", [None, None])  # quartiles
+    return median
 
 
 def iqm_text(summary: dict[str, Any]) -> str:

@@ -35,25 +35,14 @@ def stage_text(name: str, result: Mapping[str, Any]) -> str:
 
 def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
-    that has one, how far the exam's agents came that trained on the task itself, the environment's cost in steps of the
-    task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
+    that has one, sentences about the exam, and whether agents of the race learned sooner with the learned reward. It is
+    empty without these."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
-    # The last verdict, if any, divided into its sentences.
-    sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
-    if exam := results.get("exam"):
-        sentences = sentences[:1]  # the second has the mean returns, as `returns_table`
-        steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
-        cost = f"Teacher and bandit took {steps:,} steps of the task"
-        if "real_steps" not in results["teacher"]:  # the steps of a teacher that the user provided are unknown
-            cost = f"Beside the teacher's, the bandit took {steps:,} steps of the task"
-        if exam["real"]:
-            random_play, goal = results["probe"]["random"]["mean"], results["teacher"]["score"]["mean"]
-            ways = {name: (score["mean"] - random_play) / (goal - random_play) for name, score in exam["real"].items()}
-            ways_text = ", ".join(f"{percent_text(way)} ({name})" for name, way in ways.items())
-            sentences.append(f"On the task itself, agents come {ways_text} of the way in {exam['steps']:,} steps.")
-            pays_from = steps // exam["steps"] + 1
-            cost += f", so the bandit pays from agent number {pays_from} on if agents take {exam['steps']:,} steps"
-        sentences += [f"{cost}.", "The bandit contains the teacher's policy, so agents are hardly better."]
+    sentences: list[str] = []
+    if verdicts:
+        sentences = [f"{sentence.removesuffix('.')}." for sentence in verdicts[-1].split(". ")]
+    if "exam" in results:
+        sentences = [*sentences[:1], *_exam_sentences(results)]  # the second has the mean returns, as `returns_table`
     if race := results.get("race"):
         effects = {
             "sooner": f"made {race['agent']} agents learn sooner",
@@ -62,6 +51,28 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
         }
         sentences.append(f"The learned reward {effects[_race_effect(race)]}.")
     return sentences
+
+
+def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
+    """Return sentences about the exam: how far its agents came that trained on the task itself, and what the bandit
+    cost in steps of the task."""
+    exam, sentences = results["exam"], []
+    steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
+    cost = f"Teacher and bandit took {steps:,} steps of the task"
+    if "real_steps" not in results["teacher"]:  # the steps of a teacher that the user provided are unknown
+        cost = f"Beside the teacher's, the bandit took {steps:,} steps of the task"
+    if exam["real"]:
+        ways = ", ".join(f"{_way_text(score, results)} ({name})" for name, score in exam["real"].items())
+        sentences.append(f"On the task itself, agents come {ways} of the way in {exam['steps']:,} steps.")
+        pays_from = steps // exam["steps"] + 1
+        cost += f", so the bandit pays from agent number {pays_from} on if agents take {exam['steps']:,} steps"
+    return [*sentences, f"{cost}.", "The bandit contains the teacher's policy, so agents are hardly better."]
+
+
+def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """Return how far a score is on the way from random play to the teacher, such as ``97 %``."""
+    random_play, goal = results["probe"]["random"]["mean"], results["teacher"]["score"]["mean"]
+    return percent_text((score["mean"] - random_play) / (goal - random_play))
 
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
@@ -109,14 +120,11 @@ def returns_table(results: Mapping[str, Any]) -> Table:
     """Return the table of `exam_scores`: mean returns, how far they are on the way from random play to the teacher, and
     the number of values in the mean. A single policy has a value for each episode; a kind of agents has a value for
     each agent."""
-    scores = exam_scores(results)
-    random_play, goal = scores["random play"]["mean"], scores["teacher"]["mean"]
     rows = [["policy", "return ± 2 standard errors", "way to teacher", "mean of"]]
-    for number, (name, score) in enumerate(scores.items()):
-        way = percent_text((score["mean"] - random_play) / (goal - random_play))
-        is_policy = number < _NUM_POLICIES
-        count = f"{score['count']} {'episodes' if is_policy else 'agents'}"
-        rows.append([name, with_margin(score["mean"], 2 * score["error"]), way, count])
+    for number, (name, score) in enumerate(exam_scores(results).items()):
+        unit = "episodes" if number < _NUM_POLICIES else "agents"
+        mean = with_margin(score["mean"], 2 * score["error"])
+        rows.append([name, mean, _way_text(score, results), f"{score['count']} {unit}"])
     return Table(rows, "Returns on the task")
 
 
@@ -168,20 +176,20 @@ def _race_effect(race: Mapping[str, Any]) -> str:
 def _race_text(result: Mapping[str, Any]) -> str:
     """Return the result of `race`: the steps after which the median agent reached the goal with the learned and with
     the task's reward, and the mean returns in the last quarter of the training."""
-    learned, baseline = result["arms"]["learned"], result["arms"]["task"]
+    learned, task = result["arms"]["learned"], result["arms"]["task"]
     count, name = result["agents"], result["agent"]
     # At the median, more than half of the agents have come there.
     agents = f"{count // 2 + 1} of {count} {name} agents come" if count > 1 else f"one {name} agent comes"
     goal = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher ({number_text(result['solved'])})"
-    moments = []  # the steps after which they come there, as texts
-    for arm in (learned, baseline):
-        never = f"in no test of {result['steps']:,} steps"
-        moments.append(never if arm["median"] is None else f"after {arm['median']:,.0f} steps")
+
+    def moment(median: float | None) -> str:
+        return f"in no test of {result['steps']:,} steps" if median is None else f"after {median:,.0f} steps"
+
+    moments = f"{moment(learned['median'])} with the learned reward, and {moment(task['median'])} with the task's"
     effect = _race_effect(result)
     effect_text = f"{effect} with the learned reward" if effect else "no clear gain"
-    if effect and None not in (learned["median"], baseline["median"]):
-        ratio = baseline["median"] / learned["median"]
+    if effect and learned["median"] is not None and task["median"] is not None:
+        ratio = task["median"] / learned["median"]
         effect_text = f"{max(ratio, 1 / ratio):.1f} times {effect_text}"
-    text = f"{effect_text}; {agents} {goal} {moments[0]} with the learned reward, and {moments[1]} with the task's"
-    late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(baseline['late'])}"
-    return f"{text}; {late} (discounts {learned['discount']} and {baseline['discount']})"
+    late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(task['late'])}"
+    return f"{effect_text}; {agents} {goal} {moments}; {late} (discounts {learned['discount']} and {task['discount']})"
