@@ -84,7 +84,6 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
     scores: dict[str, Any] = {"fit": fit, "report": summary}
-    origin = f"fitted to {fit['transitions']:,} transitions" if fit else ""
     if not fit:
         scores = {
             "generation": generation,
@@ -94,10 +93,14 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
             "search_synthetic_steps": int(module.env_steps.sum()),
             "search_real_steps": module.real_steps,
         }
-        # The last generation moves the mean once more, which gives it the next number.
-        origin = "last mean" if generation > module.epoch else f"mean of generation {generation}"
-        if is_clone:
-            origin = f"made from {module.config.start_from}"
+    if fit:
+        origin = f"fitted to {fit['transitions']:,} transitions"
+    elif is_clone:
+        origin = f"made from {module.config.start_from}"
+    elif generation > module.epoch:  # the last generation moves the mean once more
+        origin = "last mean"
+    else:
+        origin = f"mean of generation {generation}"
     announce(module, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
@@ -176,7 +179,8 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
     """Return two scores: the fitness of the first mean, and the fitness of the winner, whose agents have this
     ``outcome``. The verdict requires that the second is higher. Return None if the search did not begin with a random
     mean, if the two cannot be compared, or if no mean can be better, because the agents reach the return ``goal``."""
-    config, first_config = module.config, module.config.at(1)  # `at(1)`: settings of the first generation
+    config = module.config
+    first_config = config.at(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
     if not began_at_random or not is_comparable or not module.first_scores.isfinite().any():
@@ -195,7 +199,7 @@ def real_agents_text(module: ProxyModule) -> str:
     the returns of random play. If they are no better, the line says so, with advice."""
     run, config = module.settings.run, module.config
     # Rounded up to a multiple of the number of implementations, so that each has as many agents.
-    count = -(-_REAL_AGENTS // module.num_kinds) * module.num_kinds
+    count = math.ceil(_REAL_AGENTS / module.num_kinds) * module.num_kinds
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
         outcome = module.workers.run(None, seeds, watch=watch, test_every=None)
@@ -229,7 +233,8 @@ def write_proxy(
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a pair ``(name, value)`` for each line of the summary about the evaluation of the winner."""
-    score, solved = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}", module.config.solved_reward
+    score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
+    solved = module.config.solved_reward
     if solved is not None:
         score = f"{solved_verdict(summary['mean'], solved)}: {score}"
     diverged = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
@@ -271,8 +276,9 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, candidate [D]
     if not module.has_solved():
         # The last mean has no fitness yet. It has the number of the next generation.
-        last, generation = module.proxies(module.evolution.mean), module.epoch + 1
-        entries.append((None, generation, module.with_visited_states(last, generation)))
+        generation = module.epoch + 1
+        last_mean = module.proxies(module.evolution.mean)
+        entries.append((None, generation, module.with_visited_states(last_mean, generation)))
     count = module.config.retest_agents
     announce(module, f"second test of the {len(entries)} best networks, {count} new agents each")
     candidates = torch.stack([candidate for _, _, candidate in entries])  # [N, D]
@@ -357,9 +363,10 @@ def _train_and_test(
     """Train agents of the ``seeds`` for ``steps_in_use`` steps on each of ``proxies [N, D]``, and test them. If
     ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of the outcome are the
     agents of the first proxy, then of the second proxy, and so on."""
-    proxy_rows, steps = proxies.repeat_interleave(len(seeds), 0), module.config.steps_in_use  # a row for each agent
-    seed_rows = seeds * len(proxies)
-    outcome = module.workers.run(proxy_rows, seed_rows, sample_all=sample_all, watch=watch, inner_steps=steps)
+    agent_proxies = proxies.repeat_interleave(len(seeds), 0)  # a row for each agent
+    agent_seeds = seeds * len(proxies)
+    steps = module.config.steps_in_use
+    outcome = module.workers.run(agent_proxies, agent_seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
     module.count_real_steps(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
 

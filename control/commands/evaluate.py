@@ -336,7 +336,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
             )
     elif options.real_baseline:
         # Agents with settings for the real environment train until they solve it, or for ``max_steps`` steps.
-        solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
+        solved = config.solved_reward
+        max_steps = options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
         train_and_print(real_name, real_agents, on_proxy=False, steps=max_steps, rule=real_rule)
@@ -373,12 +374,11 @@ def _train_and_print(
         count = len(range(number, settings.subcommand.num_agents, len(agents)))
         seeds = fresh_seeds(run.seed, "evaluation", count)
         proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
-        job, processes = (config, name, agent_config, proxy.game), (run.num_workers, run.ray_address, run.num_threads)
-        with (
-            progress(f"{title}: {count} {name} agents") as watch,
-            contextlib.closing(make_workers(job, *processes)) as workers,
-        ):
-            outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
+        job = (config, name, agent_config, proxy.game)
+        with progress(f"{title}: {count} {name} agents") as watch:
+            workers = make_workers(job, run.num_workers, run.ray_address, run.num_threads)
+            with contextlib.closing(workers):
+                outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
     row = describe(outcome, _test_config(settings, config))
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
@@ -437,7 +437,7 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     reasons: dict[str, str] = {}  # changed flag -> why it has no effect for an implementation
     effective_flags: set[str] = set()  # changed flags with an effect for an implementation
     for name in implementations:
-        changed_flags: dict[str, str] = {}  # field -> the changed flag that sets it
+        changed_flags: dict[str, str] = {}  # field -> the changed flag that sets it: lr -> PPO_lr or lr
         for field, family_flag in flags_of_fields[family(name).config].items():
             if family_flag in changed:
                 changed_flags[field] = family_flag

@@ -352,9 +352,10 @@ def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
             yield "output", line
     if not run.record:
         return
-    video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
-    if best.exists():
-        module.load_weights(checkpoints.load(best))
+    video = folder / "videos" / "final.mp4"
+    best_checkpoint = folder / "checkpoints" / "best.ckpt"
+    if best_checkpoint.exists():
+        module.load_weights(checkpoints.load(best_checkpoint))
     seed_text = filmed_seed_text(module.seeds)  # empty for a single agent
     filmed_agent = f"{seed_text} of the best agents" if seed_text else "the best agent"
     try:

@@ -405,15 +405,17 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
             if isinstance(error, SettingError):  # a subclass of UserError
                 raise
             print(f"this search ends unsolved: {error}")
-        solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
+        solved_reward = module.config.solved_reward
+        steps = int(module.env_steps.sum())
         is_solved = solved_reward is not None and module.mean_return >= solved_reward
         if objective == "score":
             score = held_out_score(module)
         else:
             assert solved_reward is not None  # as `with_trial_defaults` ensures
-            counts_steps = objective == "steps"
-            spent: Any = steps if counts_steps else module.epoch
-            budget: Any = module.settings.total_steps if counts_steps else module.config.generations
+            spent: Any = module.epoch
+            budget: Any = module.config.generations
+            if objective == "steps":
+                spent, budget = steps, module.settings.total_steps
             score = -cost_until_solved(spent, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
 
@@ -436,7 +438,7 @@ def held_out_score(module: ProxyModule) -> float:
     config, count = module.config, module.config.report_agents
     mean = module.mean.detach()[0]
     if module.archive.entries:
-        _, _, mean = module.archive.entries[0]  # (fitness, generation, mean [D]) of the best mean
+        mean = module.archive.entries[0].mean  # the best one
     seeds = module.seeds_of("report", count)
     outcome = module.workers.run(mean.expand(count, -1), seeds, inner_steps=config.steps_in_use)
     scores = outcome.curve.mean(1) if config.test_every else outcome.scores

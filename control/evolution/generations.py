@@ -5,6 +5,7 @@ P is the size of the population, N the number of agents, D the number of paramet
 parameters that the search changes. ``stages`` makes environments of one kind of proxy (`envs.make.Stages`).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -37,22 +38,24 @@ def add_visited_states(
 
 
 def generation_agents(
-    population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, kinds: int, number: int, name: str
+    population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, num_kinds: int, number: int, name: str
 ) -> tuple[Tensor, list[int]]:
-    """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``. There
-    are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean
-    [D]`` unless it is None. ``kinds`` is the number of agent implementations, and ``number`` the number of the
-    generation, from 1. Generations with different ``name`` have unrelated seeds (`fresh_seeds`)."""
+    """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``.
+
+    There are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the
+    ``mean [D]`` unless it is None. ``num_kinds`` is the number of agent implementations. The generation has a
+    ``number``, from 1, and a ``name`` from which the seeds are derived.
+    """
     # The index of the implementation of all agents in this generation. None: the agents take turns.
-    kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
+    kind = (number - 1) % num_kinds if config.agents_take_turns == "generations" else None
     # With common random numbers, every proxy gets agents with the same seeds.
     repeats = len(population) if config.common_random_numbers else 1
     num_agents = len(population) * config.agents_per_proxy
-    seeds = fresh_seeds(seed, name, num_agents // repeats, kinds, kind) * repeats
+    seeds = fresh_seeds(seed, name, num_agents // repeats, num_kinds, kind) * repeats
     proxies = population.repeat_interleave(config.agents_per_proxy, 0)
     if mean is not None:
         proxies = torch.cat([proxies, mean.expand(config.center_agents, -1)])
-        seeds = seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, kinds)
+        seeds = seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, num_kinds)
     return proxies, seeds
 
 
@@ -77,13 +80,13 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
 
 @dataclass
 class InitialSearch:
-    """Chooses the initial mean of a search. ``kinds`` is the number of agent implementations. ``train`` trains and
+    """Chooses the initial mean of a search. ``num_kinds`` is the number of agent implementations. ``train`` trains and
     tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``. ``count_steps`` is called with the other real steps."""
 
     config: SearchConfig
     stages: Stages
     seed: int
-    kinds: int
+    num_kinds: int
     train: Callable[[Tensor, list[int]], Outcome]
     count_steps: CountSteps = lambda steps: None
 
@@ -119,8 +122,8 @@ class InitialSearch:
             noise = streams.normal(num_copies, len(searched))[0]  # [copies, K], of the only stream
             proxies.append(stages.with_searched_part(searched + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
-        base_seed -= base_seed % self.kinds  # a multiple of `kinds`
-        seeds = [base_seed + i % self.kinds for i in range(num_copies)] * len(candidates)  # the same for all
+        base_seed -= base_seed % self.num_kinds  # a multiple of `num_kinds`
+        seeds = [base_seed + i % self.num_kinds for i in range(num_copies)] * len(candidates)  # the same for all
         scores = objective(self.train(torch.cat(proxies), seeds), self.config)
         fitness = scores.view(-1, num_copies).mean(1).nan_to_num(-torch.inf)  # [C]; NaN if an agent diverged
         return candidates[int(fitness.argmax())]
@@ -141,7 +144,7 @@ class InitialSearch:
                 scores = self._search_generation(strategies, candidates, generations_done)
             score_text = ", ".join(f"{score:.4g}" for score in scores.values())
             note(f"after {generations_done} generations {len(strategies)} first searches are at {score_text}")
-            half = -(-len(strategies) // 2)  # rounded up
+            half = math.ceil(len(strategies) / 2)
             best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]
             strategies = {row: strategies[row] for row in best_rows}
         (winner,) = strategies  # the only row that is left
@@ -160,7 +163,7 @@ class InitialSearch:
             noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
             population = stages.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
             mean_proxy = stages.with_searched_part(strategy.mean, candidates[row])
-            proxies, seeds = generation_agents(population, mean_proxy, config, seed, self.kinds, number, name)
+            proxies, seeds = generation_agents(population, mean_proxy, config, seed, self.num_kinds, number, name)
             all_proxies.append(proxies)
             all_seeds += seeds
         outcome = self.train(torch.cat(all_proxies), all_seeds)

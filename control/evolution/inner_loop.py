@@ -95,15 +95,15 @@ class Outcome:
         return dataclasses.replace(self, **tensors)
 
 
-def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. An agent's seed modulo ``kinds``, the
-    number of implementations, is the index of its implementation. Agents take the implementations in turn, or all
-    have the index ``kind``."""
+def fresh_seeds(seed: int, name: str, count: int, num_kinds: int = 1, kind: int | None = None) -> list[int]:
+    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. A seed modulo ``num_kinds``, the number
+    of implementations, is the index of the agent's implementation. For two implementations, the indices are 0, 1, 0, 1,
+    ... or, if ``kind`` is not None, always ``kind``."""
     seeds = []
     for i in range(count):
         base_seed = derive_seed(seed, f"{name}, agent {i}")
-        index = (i if kind is None else kind) % kinds
-        seeds.append(base_seed - base_seed % kinds + index)  # the remainder becomes the index
+        index = (i if kind is None else kind) % num_kinds
+        seeds.append(base_seed - base_seed % num_kinds + index)  # the remainder becomes the index
     return seeds
 
 
@@ -156,7 +156,7 @@ def train(
         if watch is not None:
             remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)  # of all agents' steps
             watch(1 - remaining_fraction)
-            next_steps = min(next_steps, -(-_WATCH_STEPS // envs))  # rounded up
+            next_steps = min(next_steps, math.ceil(_WATCH_STEPS / envs))
         # If agents may stop early, the steps pause at the end of an episode.
         for ended in loop.advance(next_steps, running, pause=stops_early):
             if stops_early:
@@ -321,7 +321,7 @@ class InnerLoop:
         compiled = self.compiled
         if compiled is not None and not compiled.can_compile(loop):
             compiled = None  # these agents train in torch
-        steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
+        steps = math.ceil(config.inner_steps / agent.envs)  # of every environment
         compiled_tests = test = None
         test_every = 1
         with contextlib.ExitStack() as stack:
@@ -330,7 +330,7 @@ class InnerLoop:
                 streams = lockstep_streams(agent.seeds, "tests on the way")
                 seeds = streams.episode_seeds(num_tests, config.test_episodes)  # [M, tests, K]
                 real = stack.enter_context(contextlib.closing(self._test_environment(agent.members)))
-                test_every = -(-config.test_every // agent.envs)  # steps of every environment, rounded up
+                test_every = math.ceil(config.test_every / agent.envs)  # steps of every environment
                 if compiled is not None:  # tests inside the training loop, if possible
                     compiled_tests = compiled.make_tests(loop, real, seeds, test_every)
                 if compiled_tests is None:

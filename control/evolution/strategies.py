@@ -15,7 +15,7 @@ mean is stored in float32.
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,8 +68,8 @@ class Strategy(Stateful, ABC):
     @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean ``[D]`` in float64, by the formula of the class. `tell` stores it; a subclass updates its
-        other state here. ``noise [rows, D]`` is float64, and ``fitness [P]`` is -infinity for failed members, of which
-        at least one is none. ``mean_score`` is the fitness of the old mean, which most strategies ignore."""
+        other state here. ``noise [rows, D]`` is float64. ``fitness [P]`` is -infinity for failed members; at least one
+        member is sound. ``mean_score`` is the fitness of the old mean, which most strategies ignore."""
 
 
 class NES(Strategy):
@@ -185,7 +185,7 @@ class ARS(Strategy):
         ``mean_score`` is not used."""
         sound_fitness, _ = shaping.without_failures(fitness)
         pairs = sound_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
-        num_best = -(-self.rows // 2)  # half of the pairs, rounded up
+        num_best = math.ceil(self.rows / 2)  # half of the pairs
         best_rows = pairs.amax(1).sort(descending=True, stable=True).indices[:num_best]
         best_pairs = pairs[best_rows]
         plus, minus = best_pairs.unbind(1)
@@ -199,6 +199,14 @@ class ARS(Strategy):
 STRATEGIES: dict[str, type[Strategy]] = {"nes": NES, "openai_es": OpenAIES, "snes": SNES, "ars": ARS}
 
 
+class ArchiveEntry(NamedTuple):
+    """The ``mean [D]`` of a search in a generation."""
+
+    fitness: float
+    generation: int
+    mean: Tensor
+
+
 class Archive:
     """The ``size`` best means so far, by the fitness from fresh agents, best first.
 
@@ -207,14 +215,14 @@ class Archive:
 
     def __init__(self, size: int):
         self.size = size
-        self.entries: list[tuple[float, int, Tensor]] = []  # (fitness, generation, mean [D])
+        self.entries: list[ArchiveEntry] = []
 
     def offer(self, fitness: float, generation: int, mean: Tensor) -> None:
         """Add the ``mean [D]`` of a generation if it is among the best. Of two means with the same ``fitness``, the
         earlier one is better. A mean with NaN or infinite fitness is not added."""
         if math.isfinite(fitness):
-            self.entries.append((fitness, generation, mean.clone()))
-            self.entries.sort(key=lambda entry: entry[0], reverse=True)  # stable: equal entries keep their order
+            self.entries.append(ArchiveEntry(fitness, generation, mean.clone()))
+            self.entries.sort(key=lambda entry: entry.fitness, reverse=True)  # stable: equal entries keep their order
             del self.entries[self.size :]
 
     def state_dict(self) -> dict[str, Any]:
@@ -225,4 +233,4 @@ class Archive:
         entries = state["entries"]
         require(len(entries) <= self.size, "archive", f"has {len(entries)} entries", f"at most {self.size}")
         example = [0.0, 0, entries[0][2]] if entries else []  # fitness, generation, and a mean of the right size
-        self.entries = [tuple(check_like(example, list(entry), "archive")) for entry in entries]
+        self.entries = [ArchiveEntry(*check_like(example, list(entry), "archive")) for entry in entries]

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import itertools
 import json
+import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -303,7 +304,7 @@ class TeacherEpisodes:
             max_random_steps = 1.5 * float(random_play.lengths.float().mean())
             if limit is not None:
                 max_random_steps = min(max_random_steps, limit / 2)
-            for _ in range(-(-episodes // _RETURN_ENVS)):  # rounded up
+            for _ in range(math.ceil(episodes / _RETURN_ENVS)):
                 random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
                 later_return = _return_after_truncation(trajectory, discount)

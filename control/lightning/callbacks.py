@@ -278,8 +278,8 @@ class StopWhenFlat(EarlyStopping):
         self, patience: int, watch: Watch | None = None, max_return: float | None = None, baseline: float = 0.0
     ):
         super().__init__(GREEDY, mode="max", patience=patience, check_on_train_epoch_end=True)
-        self.watch, self.max_return = watch, math.inf if max_return is None else max_return
-        self.baseline = baseline
+        self.watch, self.baseline = watch, baseline
+        self.max_return = math.inf if max_return is None else max_return
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Adapt ``min_delta``, ``wait_count`` and ``patience`` to the latest returns, and let `EarlyStopping` decide by

@@ -94,8 +94,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
     def check_fits(self, module: Any) -> None:
         """Raise StateError if this state belongs to a module with another number of parameters."""
         check_like(module.search_vector(), self.mean, "mean")
-        for _, _, mean in self.archive.entries:
-            check_like(module.mean.detach()[0], mean, "archive")
+        for entry in self.archive.entries:
+            check_like(module.mean.detach()[0], entry.mean, "archive")
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Begin a search at the module's first mean or, in a resumed run, continue from the restored mean."""
@@ -156,8 +156,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
         if module.mean_fitness is None:
             return
         archive = self.archive
-        limit = self.config.at(self.generation).test_limit
-        comparable = [entry for entry in archive.entries if self.config.at(entry[1]).test_limit == limit]
+        test_limit = self.config.at(self.generation).test_limit  # in this generation
+        comparable = [entry for entry in archive.entries if self.config.at(entry.generation).test_limit == test_limit]
         if len(comparable) < len(archive.entries):
             archive.entries = comparable
             module.best = -math.inf  # so that the next score is the best, and is saved

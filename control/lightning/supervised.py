@@ -100,7 +100,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         ``mean_fitness`` (minus the sum of the lowest losses), and offer the mean to the archive."""
         if self.trainer.sanity_checking:
             return
-        mean, new_weights = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
+        mean = self.mean.detach()
+        new_weights = self.fit.in_raw_units(self.weights.detach())
         new_errors = self.fit.errors(new_weights, self.held_out)
         losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])  # by network
         # Views by name of a network: a copy into one of ``mean_networks`` changes the mean.

@@ -5,6 +5,7 @@ M is the number of members (independent agents, one per seed), whose numbers are
 number of environments of each. A block is the random numbers of `BLOCK` steps, which are sampled in one call.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -308,10 +309,11 @@ class StepGroups(Loop):
         self.groups = groups = [Group(settings, members, num_workers) for members in members_by_group]
         self.agents = [group.agent for group in groups]
         self.envs, self.eval_envs = groups[0].agent.envs, groups[0].evaluation.envs
-        self.continuing, self.loss_tag = schedule.continuing, f"train/{groups[0].agent.main_loss}"
+        self.continuing = schedule.continuing
+        self.loss_tag = f"train/{groups[0].agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
-        self.steps = -(-schedule.steps_per_epoch // self.envs)  # per epoch, of each environment, rounded up
+        self.steps = math.ceil(schedule.steps_per_epoch / self.envs)  # per epoch, of each environment
         assert settings.epochs is not None  # because an epoch has a fixed number of steps
         self.budget = settings.epochs * self.steps * self.envs  # steps of a member in all its environments
         self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
@@ -357,7 +359,8 @@ class StepGroups(Loop):
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play greedy evaluation episodes (`Loop._play_round`), in machine code where possible."""
         assert not sample  # "sampled" is not among the `evaluation_modes`
-        seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
+        seeds = self.evaluation_streams.episode_seeds(count)  # [M, count]
+        streams = self.acting_streams.fork()
         by_group: list[Episodes] = []
         for group in self.groups:
             members = group.members

@@ -2,6 +2,7 @@
 that does not hold Python's global lock."""
 
 import functools
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ def for_members(
     threads = len(memories)
     # Several pieces for each of several threads, so that all end at about the same time.
     num_pieces = 4 * threads if threads > 1 else 1
-    size = min(MOST_PER_CALL, -(-members // num_pieces))  # rounded up
+    size = min(MOST_PER_CALL, math.ceil(members / num_pieces))
     pieces = deque(range(0, members, size))  # the first member of each piece that no thread has taken yet
 
     def run_thread(memory: Memory, take_piece: Callable[[], int], task: Callable[[], object] | None = None) -> None:

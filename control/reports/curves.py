@@ -227,9 +227,9 @@ def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str
 def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
     """Draw the obtained return (y) over the commanded return (x) of each epoch, coloured by epoch, and the diagonal on
     which they are equal."""
-    commands, returns, epochs = (
-        np.concatenate([run.columns[name] for run in runs]) for name in (COMMAND, TRAINING, "epoch")
-    )
+    commands = np.concatenate([run.columns[COMMAND] for run in runs])
+    returns = np.concatenate([run.columns[TRAINING] for run in runs])
+    epochs = np.concatenate([run.columns["epoch"] for run in runs])
     dots = axis.scatter(commands, returns, s=7, linewidths=0, c=epochs, cmap="viridis")
     axis.axline((np.nanmin(commands), np.nanmin(commands)), slope=1, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
     set_title(axis, "Obtained against commanded return", _TITLE_WIDTH)

@@ -186,10 +186,11 @@ def _results_table(groups: Sequence[ReportGroup]) -> Table:
         names.remove("real steps")  # equal to the training steps
     for name in ("evaluation", "solved from"):
         texts = {row[name] for row in rows}
-        if len(texts) == 1:
+        if len(texts) == 1:  # the same in all rows
             caption += f"; {name}: {texts.pop()}"
             names.remove(name)
-    return Table([names, *([row[name] for name in names] for row in rows)], caption)
+    cells = [[row[name] for name in names] for row in rows]
+    return Table([names, *cells], caption)
 
 
 def _results_row(group: ReportGroup) -> dict[str, str]:
@@ -219,17 +220,22 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
     for group in groups:
         header, *rows = tables.seed_table(group.summary, "run").rows
         label = f"{group.label}, " if len(groups) > 1 else ""
-        rows_by_header.setdefault(tuple(header), []).extend([f"{label}{name}", *cells] for name, *cells in rows)
+        for name, *cells in rows:
+            rows_by_header.setdefault(tuple(header), []).append([f"{label}{name}", *cells])
     return [Table([header, *rows], "Returns of the seeds") for header, rows in rows_by_header.items()]
 
 
 def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:
     """Return the statistics of the held-out evaluations of searches, a row for each. None without any. ``folders`` has
     the names of runs."""
-    cells = {label: folder.held_out for folder, label in folders.items() if folder.held_out}
-    headings = dict.fromkeys(heading for texts in cells.values() for heading in texts)
-    rows = [[label, *(texts.get(heading, "-") for heading in headings)] for label, texts in cells.items()]
-    return Table([["run", *headings], *rows], "Returns of new agents that trained on the winner") if cells else None
+    evaluated = {folder: label for folder, label in folders.items() if folder.held_out}
+    if not evaluated:
+        return None
+    headings = list(dict.fromkeys(heading for folder in evaluated for heading in folder.held_out))  # each once
+    rows = [["run", *headings]]
+    for folder, label in evaluated.items():
+        rows.append([label, *(folder.held_out.get(heading, "-") for heading in headings)])
+    return Table(rows, "Returns of new agents that trained on the winner")
 
 
 def _page_figures(figure: Figure, page_title: str) -> list[Picture]:

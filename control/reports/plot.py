@@ -307,13 +307,14 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
     logged_tags = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
     agents = [arm for arm in arms if not arm.is_search]  # searches have other tags
     common_tags = [tag for tag in logged_tags if all(tag in arm.curves for arm in agents)]
-    panels: dict[tuple[str, str], Panel] = {}  # by tag and family
+    panels: dict[tuple[str, str], Panel] = {}  # by tag and, for losses, family
     for tag in without_replaced(logged_tags, common_tags):  # without noisier tags of the same quantity
+        title = f"{game}: {TAGS[tag].title}" if game else TAGS[tag].title
         for arm in arms:
             if tag in arm.curves:
-                key = tag, _family_of(arm) if kind == "loss" else ""
-                title = f"{game}: {TAGS[tag].title}" if game else TAGS[tag].title
-                panels.setdefault(key, Panel(game, tag, title, arms=[])).arms.append(arm)
+                key = (tag, _family_of(arm) if kind == "loss" else "")
+                panel = panels.setdefault(key, Panel(game, tag, title, arms=[]))
+                panel.arms.append(arm)
     remaining_panels = iter(panels.values())
     return [list(islice(remaining_panels, length)) for length in figures.balanced(len(panels))]
 

@@ -170,11 +170,14 @@ class ReportGroup(Group):
     @cached_property
     def folders(self) -> list[RunFolder]:
         """Folders of the runs. Several seeds may be in one folder."""
-        seeds: dict[Path, list[int]] = {}  # in ascending order
+        seeds_of_folder: dict[Path, list[int]] = {}  # in ascending order
         for run in self.runs:
-            seeds.setdefault(run.source.parent, []).append(run.seed)
-        names = {path: f"{first}-{rest[-1]}" if rest else f"{first}" for path, (first, *rest) in seeds.items()}
-        return [RunFolder(path, f"seed {name}") for path, name in names.items()]
+            seeds_of_folder.setdefault(run.source.parent, []).append(run.seed)
+        folders = []
+        for path, seeds in seeds_of_folder.items():
+            seed_range = f"{seeds[0]}-{seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+            folders.append(RunFolder(path, f"seed {seed_range}"))
+        return folders
 
     @property
     def is_search(self) -> bool:
@@ -233,7 +236,8 @@ class ReportGroup(Group):
     def confirmed_best(self) -> tuple[float, int] | None:
         """``(score, epoch)`` of the agent in best.ckpt. If evaluations vary, the score is the mean of two. None without
         this file, and for searches, several runs, and agents that are chosen by their returns in training."""
-        file, settings = self.folders[0].file("checkpoints", "best.ckpt"), self.folders[0].settings
+        folder = self.folders[0]
+        file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
         if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
             return None
         if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes

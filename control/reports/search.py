@@ -263,20 +263,18 @@ def importance_figure(
     importance = importances(space, trials)  # the largest first
     generator = np.random.default_rng(0)
     samples = [generator.choice(trials, len(trials)).tolist() for _ in range(_RESAMPLES)]
-    resampled = [importances(space, sample) for sample in samples]
-    bounds = {name: np.percentile([sample[name] for sample in resampled], [2.5, 97.5]) for name in importance}
+    resampled = [importances(space, sample) for sample in samples]  # importances of each sample
     top = list(importance)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
     # In inches, of the importances (a bar has 0.17) and of the panels of scores.
     heights = [max(1.5, 0.17 * len(importance) + 0.7), 1.7]
     size = (WIDTH, sum(heights))
-    with figure_panels(target, rows(1, len(top)), size, style, numbers_file, note=note, heights=heights) as (
-        bars,
-        *panels,
-    ):
+    with figure_panels(target, rows(1, len(top)), size, style, numbers_file, note=note, heights=heights) as axes:
+        bars, *panels = axes
         for position, (name, value) in enumerate(importance.items()):
             bars.barh(position, value, color=COLOURS[0] if name in top else GREY, alpha=0.7)
-            bars.plot(bounds[name], [position, position], color=INK, linewidth=1)
+            bounds = np.percentile([values[name] for values in resampled], [2.5, 97.5])
+            bars.plot(bounds, [position, position], color=INK, linewidth=1)
         set_row_labels(bars, list(importance))
         bars.set(xlabel="importance")
         for axis, name in zip(panels, top, strict=True):

@@ -27,8 +27,9 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Whether the cells of each column are numbers, which are aligned to the right in HTML."""
-        # A cell may also be empty or "-", which is a missing number.
-        return [all(re.match(r"-?\d|-?$", cell) for cell in column) for column in zip(*self.rows[1:], strict=True)]
+        is_number = re.compile(r"-?\d|-?$").match  # also of an empty cell and of "-", which are missing numbers
+        columns = zip(*self.rows[1:], strict=True)
+        return [all(map(is_number, column)) for column in columns]
 
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
         """Return a line of text for each row, with the first column aligned to the left and the others to the right.
@@ -67,12 +68,11 @@ def summarise(group: Group) -> dict[str, Any]:
     returns = return_tags(group.runs)
     seeds: dict[str, dict[str, Any]] = {}
     for run in group.runs:
-        seed = seeds[str(run.seed)] = {
-            "epochs": len(run.columns["epoch"]),
-            "env_steps": int(run.columns["env_steps"].max()),
-        }
+        numbers: dict[str, Any] = {"epochs": len(run.columns["epoch"])}
+        numbers["env_steps"] = int(run.columns["env_steps"].max())
         for tag in returns:
-            seed[tag] = {"last": _none_if_nan(run.last(tag)), "best": _none_if_nan(run.best(tag))}
+            numbers[tag] = {"last": _none_if_nan(run.last(tag)), "best": _none_if_nan(run.best(tag))}
+        seeds[str(run.seed)] = numbers
     means = {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns}
     summary = {"seeds": seeds, "over_seeds": means}
     if RUNNING_MEAN in returns:
