@@ -46,7 +46,6 @@ from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
 from models.settings import SettingError, UserError, kinds, names_with, raise_all
 from models.spaces import Spaces
-from models.trajectory import Trajectory
 from models.vocabulary import translate
 from understudy.files import PROXY_FILE, SUFFIX, pretrained
 from understudy.kinds import KINDS
@@ -129,14 +128,14 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, loop_settings.command)
             return
         print(f"{_command_text(loop, loop_settings)}{episodes} episodes per seed\n")
-        trajectories: list[Trajectory] = []
         if options.save_dataset is not None:
-            loop.trajectories = trajectories
+            loop.trajectories = []  # collects the episodes below
         solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
         table = _print_returns(loop, modes, episodes, solved)
-        if options.save_dataset is not None:
+        if loop.trajectories is not None:
             spaces = loop.agents[0].spaces
-            folder = recordings.save(options.save_dataset, trajectories, spaces, split_name(game)[0], implementation)
+            base_game, _ = split_name(game)
+            folder = recordings.save(options.save_dataset, loop.trajectories, spaces, base_game, implementation)
             flag = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
             print(f"dataset: {flag}in {folder}")
         if options.push_to_hub is not None:
@@ -295,29 +294,19 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     run, options = settings.run, settings.subcommand
     _check_source(settings, is_proxy=True)
     agents = agents_for_proxy(settings, proxy)
-    names = ",".join(agents)
     if options.num_agents < len(agents):
-        line = f"num_agents is {options.num_agents}; allowed with {names}: at least {len(agents)}"
+        line = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
         raise SettingError(line, "num_agents")
     tests_per_agent = _TESTS_PER_AGENT
     if "num_eval_episodes" in settings.explicit_names:  # the number of all tests
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
-    proxy = dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, test_episodes=tests_per_agent))
-    config = proxy.config
+    config = dataclasses.replace(proxy.config, test_episodes=tests_per_agent)
+    proxy = dataclasses.replace(proxy, config=config)
     kind = KINDS[config.proxy]
     is_reward_network = bool(kind.used_by)  # "" for a learned environment, which agents use without a wrapper
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
-    print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
-    places = " on each" if options.real_baseline else ""
-    agents_text = f"{options.num_agents} fresh {names} agents{places}, seed {run.seed}"
-    sampled = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
-    if sampled:
-        agents_text += f", sampled for each agent: {', '.join(sampled)}"
-    print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
-    print()
-
+    _print_heading(settings, proxy, agents)
     train_and_print = functools.partial(_train_and_print, settings, proxy)
-    print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
     # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
     outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
@@ -351,6 +340,20 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     for line in filter(None, [footer, verdict_text(verdict.sentence, verdict.passed)]):
         print_wrapped(line)
     return verdict
+
+
+def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> None:
+    """Print what is evaluated, with which ``agents`` (implementation -> config), and the header of the table."""
+    run, options = settings.run, settings.subcommand
+    print_wrapped(f"{proxy.game} by a {KINDS[proxy.config.proxy].noun}: {path_text(proxy.path)}")
+    places = " on each" if options.real_baseline else ""
+    agents_text = f"{options.num_agents} fresh {','.join(agents)} agents{places}, seed {run.seed}"
+    sampled_names = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
+    if sampled_names:
+        agents_text += f", sampled for each agent: {', '.join(sampled_names)}"
+    print_wrapped(f"{agents_text}; {proxy.config.test_episodes} real test episodes per agent")
+    print()
+    print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
 
 
 def _train_and_print(
@@ -512,16 +515,15 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
-    # The agents' hyperparameters have names such as ``lr`` or ``PPO_lr`` in the file: config class -> field -> name.
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
-    saved_names = names_in(config_classes(searched_agents))
+    saved_names = names_in(config_classes(searched_agents))  # config class -> field -> name in the file, such as PPO_lr
     config_class = family(name).config
-    if config_class in saved_names:
-        agents_of_family = [agent for agent in searched_agents if family(agent).config is config_class]
+    same_family = [agent for agent in searched_agents if family(agent).config is config_class]
+    if same_family:
         # If no other implementation of the family trained in the search, all of its values are for ``name``.
-        distinguishing = set() if agents_of_family == [name] else overridden_names(name)
+        omitted = set() if same_family == [name] else overridden_names(name)
         for field, saved_name in saved_names[config_class].items():
-            if saved_name in saved_settings and field not in distinguishing:
+            if saved_name in saved_settings and field not in omitted:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:  # all agents of the search are of one other family
         values |= _values_for_other_family(values, saved_settings, searched_agents[0])

@@ -48,33 +48,10 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     """Return an ONNX model with the input ``observation [N, O]``, for agents with commands also ``command [N, C]``, and
     the output ``action``, ``[N]`` int64 or ``[N, A]`` float32. N is the number of observations. The header and the
     tensor ``command`` are in the model's metadata as JSON."""
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, helper
 
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def node(kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add an operation and return the name of its output. ``inputs`` are names of outputs, or constants."""
-        names = []
-        for i, value in enumerate(inputs):
-            if isinstance(value, str):
-                names.append(value)
-            else:
-                names.append(f"{len(nodes)}_{i}")  # no other constant has this name
-                constants.append(numpy_helper.from_array(np.asarray(value), names[-1]))
-        nodes.append(helper.make_node(kind, names, [f"{kind}_{len(nodes)}"], **attributes))
-        return nodes[-1].output[0]
-
-    def activate(x: str, activation: str | float, width: int) -> str:
-        """Add an activation of ``x [N, width]``: a name, or the slope of a leaky ReLU. Return its output."""
-        if not isinstance(activation, str):
-            return node("LeakyRelu", x, alpha=float(activation))
-        if activation.startswith(ONE_HOT):  # in each group of ``size`` numbers the largest becomes 1, the others 0
-            size = int(activation.removeprefix(ONE_HOT))
-            index = node("ArgMax", node("Reshape", x, [-1, width // size, size]), axis=2, keepdims=0)
-            return node("Reshape", node("OneHot", index, size, np.array([0, 1], np.float32)), [-1, width])
-        return node("Mul", x, node("Sigmoid", x)) if activation == "silu" else node(activation.capitalize(), x)
-
+    graph = _OnnxGraph()
+    node = graph.add
     # Below, ``x`` and ``command`` are names of outputs in the graph, and ``width`` is the size of ``x``.
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
     sizes = {x: width}  # of the model's inputs
@@ -92,7 +69,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
             products = node("Mul", node("Unsqueeze", command, [2]), node("Unsqueeze", x, [1]))
             x = node("Concat", x, node("Reshape", products, [-1, num_commands * width]), command, axis=1)
         width = len(bias)
-        x = activate(node("Gemm", x, weight, bias, transB=1), activation, width)
+        x = graph.add_activation(node("Gemm", x, weight, bias, transB=1), activation, width)
         if f"gates.{i}.bias" in tensors:
             gate = node("Gemm", command, tensors[f"gates.{i}.weight"], tensors[f"gates.{i}.bias"], transB=1)
             x = node("Mul", x, node("Sigmoid", gate))
@@ -105,13 +82,53 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         if header["head"] != "clip":
             x = node("Add", node("Mul", x, (high - low) / 2), (low + high) / 2)
         node("Min", node("Max", x, low), high)
-    nodes[-1].output[0] = "action"  # the name of the model's output
-    action = (TensorProto.INT64, ["N"]) if is_index else (TensorProto.FLOAT, ["N", width])
+    graph.nodes[-1].output[0] = "action"  # the name of the model's output
+    action_type, action_shape = (TensorProto.INT64, ["N"]) if is_index else (TensorProto.FLOAT, ["N", width])
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in sizes.items()]
-    graph = helper.make_graph(nodes, "policy", inputs, [helper.make_tensor_value_info("action", *action)], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    outputs = [helper.make_tensor_value_info("action", action_type, action_shape)]
+    policy = helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
+    model = helper.make_model(policy, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     helper.set_model_props(model, {KEY: json.dumps(header), "command": json.dumps(_command(tensors))})
     return model.SerializeToString()  # type: ignore[no-any-return]
+
+
+class _OnnxGraph:
+    """The operations (``nodes``) and the ``constants`` of an ONNX model."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, kind: str, *inputs: Any, **attributes: Any) -> str:
+        """Add an operation and return the name of its output. ``inputs`` are names of outputs, or constants."""
+        from onnx import helper, numpy_helper
+
+        number = len(self.nodes)
+        names = []
+        for i, value in enumerate(inputs):
+            if isinstance(value, str):
+                names.append(value)
+            else:
+                names.append(f"{number}_{i}")  # no other constant has this name
+                self.constants.append(numpy_helper.from_array(np.asarray(value), names[-1]))
+        output = f"{kind}_{number}"
+        self.nodes.append(helper.make_node(kind, names, [output], **attributes))
+        return output
+
+    def add_activation(self, x: str, activation: str | float, width: int) -> str:
+        """Add an activation of ``x [N, width]`` and return its output. ``activation`` is a name, or the slope of a
+        leaky ReLU."""
+        if not isinstance(activation, str):
+            return self.add("LeakyRelu", x, alpha=float(activation))
+        if activation.startswith(ONE_HOT):  # in each group of ``size`` numbers the largest becomes 1, the others 0
+            size = int(activation.removeprefix(ONE_HOT))
+            groups = self.add("Reshape", x, [-1, width // size, size])
+            index = self.add("ArgMax", groups, axis=2, keepdims=0)
+            one_hot = self.add("OneHot", index, size, np.array([0, 1], np.float32))
+            return self.add("Reshape", one_hot, [-1, width])
+        if activation == "silu":
+            return self.add("Mul", x, self.add("Sigmoid", x))
+        return self.add(activation.capitalize(), x)
 
 
 FORMATS = {

@@ -197,16 +197,16 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
         ranges = [kind for kind, (_, types) in KINDS.items() if types]  # all kinds except "choice"
         if flag.kind.item is int:
             ranges = [kind for kind in ranges if kind.endswith("randint")]
-    line = f"{name} is {entry!r}; allowed: {' or '.join(['a list of choices', *ranges])}, with its numbers"
-    if isinstance(entry, dict) and len(entry) == 1:
-        ((kind, arguments),) = entry.items()  # the only item
-        if kind not in ("choice", *ranges):
-            line = f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}"
-        elif not isinstance(arguments, list) or not arguments:
-            line = f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}"
-        else:
-            return kind, arguments
-    raise SettingError(line)
+    if not isinstance(entry, dict) or len(entry) != 1:
+        allowed = " or ".join(["a list of choices", *ranges])
+        raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
+    ((kind, arguments),) = entry.items()  # the only item
+    if kind not in ("choice", *ranges):
+        raise SettingError(f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}")
+    if not isinstance(arguments, list) or not arguments:
+        allowed, _ = KINDS[kind]
+        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {allowed}")
+    return kind, arguments
 
 
 def _read_choice(name: str, choice: Any, flag: Flag) -> Any:

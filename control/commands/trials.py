@@ -203,12 +203,7 @@ class Search:
         self.write()
         best = self.scored[:_NUM_BEST]
         if not best and not interrupted:
-            problem = "no trial was evaluated"
-            if self.problems:
-                problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
-            if list(self.folder.glob("trial_*/log.txt")):
-                problem += f"; see {self.folder}/trial_*/log.txt"
-            raise UserError(problem)
+            raise UserError(self._failure_text())
         statuses = collections.Counter(trial.status for trial in self.trials.values())
         counts = [f"{count} {status}" for status, count in statuses.items()]
         trials = "1 trial" if len(self.trials) == 1 else f"{len(self.trials)} trials"
@@ -235,6 +230,15 @@ class Search:
             commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         return 130 if interrupted else 0
+
+    def _failure_text(self) -> str:
+        """Return the reason why no trial has a score."""
+        problem = "no trial was evaluated"
+        if self.problems:
+            problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
+        if list(self.folder.glob("trial_*/log.txt")):
+            problem += f"; see {self.folder}/trial_*/log.txt"
+        return problem
 
     def _checkpoint(self, trial: Trial) -> Path | None:
         """Return the checkpoint of a trial with its best score, None if there is none."""

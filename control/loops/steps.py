@@ -210,7 +210,8 @@ class StepLoop:
         """Sample in advance the random numbers that will be needed after the next ``steps`` steps, unless training ends
         with them. Another thread may call this during these steps."""
         agent: Any = self.agent
-        first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
+        first_step = self.steps + steps
+        end_of_training = agent.budget // agent.envs
         if first_step < end_of_training:
             agent.noise.get_ready()
             last_step = min(first_step + BLOCK, end_of_training)

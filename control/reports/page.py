@@ -117,13 +117,13 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
-    # Below, verdicts are "solved", "not solved", "" if that is unknown, or "failed" of a search.
     if len(groups) == 1:
         verdict, sentences = judged[0].sentences()
-        verdicts = {verdict}
+        verdicts = {verdict}  # "solved", "not solved", or "" if that is unknown
     else:
         verdicts = {group.verdict for group in judged}
         sentences = _several_sentences(judged)
+    some_searches_failed = False
     for group in judged:
         for folder in group.folders:
             if sentence := folder.scores.get("verdict"):
@@ -133,11 +133,11 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
                 if folder.may_go_on:
                     sentences.append("More generations may help: repeat it with --resume and more --generations.")
                 if not folder.scores["passed"]:
-                    verdicts.add("failed")
+                    some_searches_failed = True
     unfinished = [text for group in groups for text in group.unfinished]
     if unfinished:
         sentences.append(f"Interrupted, or still running: {'; '.join(unfinished)}.")
-    if "failed" in verdicts or (verdicts == {"not solved"} and not unfinished):
+    if some_searches_failed or (verdicts == {"not solved"} and not unfinished):
         return sentences, False
     return sentences, True if verdicts == {"solved"} else None
 

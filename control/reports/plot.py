@@ -147,9 +147,10 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
     stem = _file_stem(_environments(figure.arms), {arm.label for arm in figure.arms}, style)
     target = figures.figure_file(out or folder, style=style, stem=stem)
     numbers_path = earlier_json or target.with_suffix(".json")
+    new_files = [target] if earlier_json else [target, numbers_path]
     if not earlier_json and numbers_path.is_file():  # raise an error rather than replace a file of something else
         read_numbers(numbers_path, "plot_out", "another name")
-    figures.check_writable("plot_out", target, *([] if earlier_json else [numbers_path]))
+    figures.check_writable("plot_out", *new_files)
     tag, tasks = figure.comparison
     if not tasks and not any(arm.curves for arm in figure.arms):
         raise SettingError(f"{figure.title or 'these runs'}: neither returns nor losses were logged yet")
@@ -345,11 +346,13 @@ def _draw_panels(
             figures.set_title(axis, panel.title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
         for game, game_levels in figure.levels.items():
-            return_axes = []
+            return_axes: list[Any] = []
+            axes_by_label: dict[str, list[Any]] = {}  # by label of the x axis: searches count the steps of all agents
             for axis, panel in zip(axes, panels, strict=True):
                 if panel.game == game and curves.is_episode_return(panel.tag):
-                    return_axes.append(axis)
                     curves.draw_levels(axis, game_levels)
+                    return_axes.append(axis)
+                    axes_by_label.setdefault(axis.get_xlabel(), []).append(axis)
             curves.share_limits(return_axes)
-            for label in {axis.get_xlabel() for axis in return_axes}:  # searches count the steps of all agents
-                curves.share_limits([axis for axis in return_axes if axis.get_xlabel() == label], "x")
+            for same_axes in axes_by_label.values():
+                curves.share_limits(same_axes, "x")

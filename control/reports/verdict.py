@@ -134,10 +134,10 @@ class Baselines:
 def _play(
     policies: Mapping[str, Act], real: Environment, seed: int, count: int, max_steps: int, watch: Watch | None
 ) -> tuple[dict[str, list[float]], int]:
-    """Play rounds of episodes, one in each environment of ``real``, with each of ``policies``. Return the returns of
-    the episodes by name of the policy, and the number of steps. The last round is the first after which each policy has
-    played ``count`` episodes, or all together have made ``max_steps`` steps. ``seed`` and ``count`` determine the
-    episodes, which are the same for all policies. ``watch`` receives the progress."""
+    """Play rounds of episodes: in a round, each of ``policies`` plays one episode in each environment of ``real``. The
+    rounds end when each policy has played ``count`` episodes, or when all together have made ``max_steps`` steps.
+    Return the returns of the episodes by name of the policy, and the number of steps. ``seed`` and ``count`` determine
+    the episodes, which are the same for all policies. ``watch`` receives the progress."""
     streams = Streams([derive_seed(seed, f"{count} episodes of baselines")])
     returns: dict[str, list[float]] = {name: [] for name in policies}
     num_episodes = 0  # of each policy
