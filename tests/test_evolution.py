@@ -117,7 +117,9 @@ def test_agents_of_a_generation() -> None:
     seeds = {}
     for common in (False, True):
         config = Config(common_random_numbers=common, **options)
-        proxies, seeds[common] = generation_agents(population, mean, config, seed=4, kinds=1, number=1, name="first")
+        proxies, seeds[common] = generation_agents(
+            population, mean, config, seed=4, num_kinds=1, number=1, name="first"
+        )
         assert torch.equal(proxies, torch.cat([population.repeat_interleave(2, 0), mean[None]]))
     assert len(set(seeds[False])) == 7
     assert seeds[True][:2] == seeds[True][2:4] == seeds[True][4:6] and len(set(seeds[True])) == 3
@@ -131,7 +133,7 @@ def test_initial_candidates_have_agents_with_equal_seeds() -> None:
         seeds.extend(agent_seeds)
         return QuadraticWorkers().run(proxies, agent_seeds)
 
-    search = InitialSearch(replace(SMALL, initial_members=4), stages, 3, kinds=2, train=train)
+    search = InitialSearch(replace(SMALL, initial_members=4), stages, 3, num_kinds=2, train=train)
     assert torch.equal(search._best_by_perturbations(torch.stack([START, BEST, -BEST])), BEST)
     assert seeds[:4] == seeds[4:8] == seeds[8:] and [seed % 2 for seed in seeds[:4]] == [0, 1, 0, 1]
 

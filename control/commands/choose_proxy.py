@@ -265,14 +265,10 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
 
 
 def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Choose the winner of a search: re-evaluate N candidates with new agents. The candidates are the means of the
-    search distribution with the best fitness (`module.archive`) and, unless the search ended because it solved the
-    task, its last mean.
-
-    Return three things: the number of the winner's generation, the winner ``[D]``, and a row of results for each
-    candidate. A row has the fitness in the search as ``in_search``, and the new score as ``again``. Only a candidate
-    that was evaluated by all agents can win.
-    """
+    """Choose the winner of a search by new agents. The candidates are the means in the archive and, unless the search
+    ended because it solved the task, the last mean. Return the number of the winner's generation, the winner ``[D]``,
+    and a row of results for each candidate, with its fitness in the search (``in_search``) and its new score
+    (``again``). Only a candidate that was evaluated by all agents can win."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, candidate [D]
     if not module.has_solved():
         # The last mean has no fitness yet. It has the number of the next generation.

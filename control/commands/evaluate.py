@@ -359,11 +359,10 @@ def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> 
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
-    """Train fresh agents for at most ``steps`` steps each, on the proxy (``on_proxy``) or on the real environment, and
-    test them in the real environment. Print a row of the table with `HEADER`, which begins with the ``title``, and
-    lines about the agents below it. Return the results of all agents. ``agents`` maps implementations, which train one
-    after another, to configs. ``rule`` is a value of ``inner_rule``, such as "solved", which says when an agent ends
-    its training."""
+    """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, on the proxy if ``on_proxy``,
+    else on the real environment, and test them on the real one. Print the row ``title`` of the table, and lines about
+    the agents below it. Return the results of all agents. ``rule`` is a value of the setting ``inner_rule``, such as
+    "solved", which ends the training of an agent."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -414,10 +413,10 @@ def _settings_for_real_environment(agent: Any) -> Any:
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return implementation -> config for the agents that train on a proxy. The user names the implementations by
-    ``--agent``; by default they are the agents of the proxy's search. Configs have the hyperparameters of the search,
-    and the user's changes of them (``settings.changed``). Raises SettingError if the agents cannot train on the proxy
-    or if a changed setting has no effect, and ProxyError if the environment has other spaces or the file is damaged."""
+    """Return implementation -> config for the agents that train on a proxy: the agents of ``--agent``, by default of
+    the proxy's search. Configs have the hyperparameters of the search, with the user's changes (``settings.changed``).
+    Raises SettingError if the agents cannot train on the proxy or if a change has no effect, and ProxyError if the
+    environment has other spaces or the file is damaged."""
     spaces = _real_spaces(proxy)
     # 1. The names of the implementations, and errors for changed settings that do not exist.
     is_explicit = "agent" in settings.explicit_names
@@ -504,13 +503,12 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings of fresh agents of implementation ``name``, setting -> value: the settings in the file of the
-    proxy, which are from its search. The content of the file is not checked, so this may raise anything.
+    """Return setting -> value for fresh agents of implementation ``name``, from the settings of the search in the
+    proxy's file. The content of the file is not checked, so this may raise anything.
 
     If agents of the same family trained in the search, ``name`` gets their values, except for settings in which the
     implementations of the family differ. Otherwise it gets the values of `_values_for_other_family`. The result also
-    has the proxy's settings, the game and the names of the implementations, because they determine which other
-    settings exist.
+    has the settings that determine which others exist: the proxy's settings, the game and the implementations.
     """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
@@ -537,12 +535,11 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 def _values_for_other_family(
     choices: Mapping[str, Any], saved_settings: Mapping[str, Any], searched_agent: str
 ) -> dict[str, Any]:
-    """Return field -> value for the agents ``choices["agent"]``, if the agent of the search, ``searched_agent``, is of
-    another family. ``choices`` are the settings that decide which other settings exist.
+    """Return field -> value for the agents ``choices["agent"]``, which are of another family than the agent of the
+    search, ``searched_agent``. ``choices`` are the settings that decide which other settings exist.
 
-    A field gets the value of the proxy's preset if the preset has a value only for these agents, or another value for
-    them than for ``searched_agent``. Otherwise it gets the value in ``saved_settings``, the settings of the search.
-    Fields without such a value are left out.
+    A field gets the value of the proxy's preset if that is only for these agents, or differs from the value for
+    ``searched_agent``. Otherwise it gets its value in ``saved_settings``, the settings of the search, if there is one.
     """
     name = choices["agent"]
     both_agents = {**choices, "agent": f"{searched_agent},{name}"}

@@ -55,11 +55,14 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
-        program, *arguments = map(path_text, words if words[0] == "tensorboard" else ("python", *words))
-        program_path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
-        if shutil.which(program) != program_path:  # the shell finds another program of this name, or none
-            program = path_text(Path(program_path))
-        shell_words = [shlex.quote(word) for word in (program, *arguments)]
+        program, arguments = "python", words
+        program_path = Path(sys.executable)
+        if words[0] == "tensorboard":
+            program, arguments = "tensorboard", words[1:]
+            program_path = program_path.with_name(program)
+        if shutil.which(program) != str(program_path):  # the shell finds another program of this name, or none
+            program = path_text(program_path)
+        shell_words = [shlex.quote(word) for word in (program, *map(path_text, arguments))]
         # NUL replaces blanks inside a word, so that the line does not break there. No word contains NUL.
         line = " ".join(word.replace(" ", "\0") for word in shell_words)
         wrapped_line = wrap_text(f"  {line}", sys.stdout, indent="    ", end=" \\")

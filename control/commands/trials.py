@@ -435,10 +435,9 @@ def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward
 
 
 def held_out_score(module: ProxyModule) -> float:
-    """Return the average return of fresh agents that train on the best proxy of a search: the mean of the search
-    distribution with the highest fitness, or the last mean if none has a fitness. With ``test_every`` the average is
-    over all tests during training, otherwise over the tests at the end. An agent whose weights have diverged counts as
-    the worst of the others. Raises TrialFailed if all have diverged."""
+    """Return the average return of fresh agents that train on the best mean of a search, or on the last one if none has
+    a fitness. With ``test_every`` the average is over all tests during training, otherwise over the tests at the end. A
+    diverged agent counts as the worst of the others. Raises TrialFailed if all have diverged."""
     config, count = module.config, module.config.report_agents
     mean = module.mean.detach()[0]
     if module.archive.entries:

@@ -60,12 +60,11 @@ def generation_agents(
 
 
 def population_fitness(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split the ``scores [N]`` of a generation's agents, in the order of `generation_agents`. ``population`` is P.
+    """Return the fitness ``[P]`` of the proxies, the fitness ``[P]`` by which the strategy ranks, and the scores of the
+    agents on the mean, from the ``scores [N]`` of the agents of `generation_agents`. ``population`` is P.
 
-    Return each proxy's fitness ``[P]``, the average score of its agents; the fitness ``[P]`` by which the strategy
-    ranks; and the scores of the agents that trained on the mean. The first two are equal unless ``config.rank_apart``.
-    With it, the first agents of all proxies are ranked among each other, then the second agents, and so on. The second
-    result is the average rank of each proxy's agents, NaN if its fitness is not finite.
+    The fitness of a proxy is the average score of its agents. The strategy ranks by it or, with ``config.rank_apart``,
+    by their average rank: the first agents of all proxies are ranked among each other, then the second agents, ...
     """
     num_agents = population * config.agents_per_proxy
     scores_by_proxy = scores[:num_agents].view(population, config.agents_per_proxy)
@@ -75,7 +74,8 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
         return fitness, fitness, scores_of_mean
     ranks_by_position = torch.stack([centred_ranks(column) for column in scores_by_proxy.unbind(1)])
     mean_ranks = ranks_by_position.mean(0)  # [P]
-    return fitness, mean_ranks.masked_fill(~fitness.isfinite(), torch.nan), scores_of_mean
+    ranking_fitness = mean_ranks.masked_fill(~fitness.isfinite(), torch.nan)  # NaN if an agent diverged
+    return fitness, ranking_fitness, scores_of_mean
 
 
 @dataclass

@@ -214,11 +214,11 @@ class InnerLoop:
         **changes: Any,
     ) -> Outcome:
         """Train N new agents of ``seeds [N]`` and test them on the real environment. Agent i trains on the proxy with
-        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment.
+        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment. With ``by_target``, no
+        agent is trained; the tests run the policy with the highest rewards in each proxy.
 
         ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
-        ``watch`` is called with the finished fraction of the work. With ``by_target``, no agent is trained; instead,
-        the tests run the policy with the highest rewards in each proxy.
+        ``watch`` is called with the finished fraction of the work.
         """
         configure_torch()  # again, because the current thread may be another one
         loop = copy.copy(self)

@@ -192,9 +192,9 @@ def figure_panels(
     heights: Sequence[float] | None = None,
 ) -> Iterator[list[Any]]:
     """Context manager that yields the axes of a figure with panels in ``cells`` (`rows`), and writes its `figure_files`
-    at the end of the block. ``size`` is the width and height of all panels in inches; title, legend and note are added
-    to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are hidden if they have no data. One legend
-    serves all panels that have none. A PNG stores the SHA-256 of the file ``numbers`` as its metadata ``Numbers``."""
+    at the end of the block. ``size`` is the width and height of all panels in inches, without title, legend and note.
+    ``widths`` and ``heights`` are ratios of columns and rows. Panels without data are hidden. Panels without a legend
+    share one. A PNG stores the SHA-256 of the file ``numbers`` as its metadata ``Numbers``."""
     import matplotlib
     from matplotlib.figure import Figure
 

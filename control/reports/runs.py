@@ -154,10 +154,10 @@ def _sb3_names(path: Path) -> tuple[str, ...]:
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """Find all runs in ``run_dirs``, grouped by environment, experiment and implementation.
 
-    ``run_dirs`` are run folders or folders above them. A seed may have been trained several times, in folders
-    ``version_K``. Then only one version is used: one that is itself in ``run_dirs``, otherwise the newest, and a note
-    names the other versions. If ``run_dirs`` has several versions of one run, each version has a separate group. Raises
-    SettingError about the ``setting`` ("plot" or "report") for a missing folder and a folder without metrics.csv.
+    ``run_dirs`` are run folders or folders above them. Of several versions of a run, in folders ``version_K``, the one
+    that is itself in ``run_dirs`` is used, otherwise the newest, and a note names the others. If ``run_dirs`` has
+    several versions of one run, each version has a separate group. Raises SettingError about the ``setting`` ("plot" or
+    "report") for a missing folder and a folder without metrics.csv.
     """
     named_folders = {folder.resolve() for folder in run_dirs if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder. If there are fewer parents, several versions of a run are named.

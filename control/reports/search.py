@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     """Return statistics of the mean returns and the training steps of N agents, as data for JSON.
 
-    The interquartile mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and
-    are left out of the statistics of returns. If the agents were tested during training and the return that solves the
-    game is known, ``first`` has the `quartiles` of the steps to the first solved test, and ``stays`` of the steps until
-    all later tests are solved. ``staying`` is the fraction of agents that solve all tests of the second half.
+    Agents with weights that are not finite count as ``failed``, and are left out of the statistics of returns. If the
+    agents were tested during training and the return that solves the game is known, ``first`` has the `quartiles` of
+    the steps to the first solved test, and ``stays`` of the steps until all later tests are solved. ``staying`` is the
+    fraction of agents that solve all tests of the second half.
     """
     from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 

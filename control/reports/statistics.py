@@ -50,8 +50,7 @@ def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Arra
     fractions = np.concatenate(exceeds).mean(0)
     if min(map(len, exceeds)) < MIN_RUNS:
         return fractions, None
-    resampled = [task[indices] for task, indices in zip(exceeds, _resample_indices(scores), strict=True)]
-    all_runs = np.concatenate(resampled, axis=1)  # [RESAMPLES, runs of all tasks, L]
+    all_runs = np.concatenate(_resample(exceeds), axis=1)  # [RESAMPLES, runs of all tasks, L]
     return fractions, _bounds(all_runs.mean(1))
 
 
@@ -65,11 +64,9 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
     probability = float(np.mean(fractions))
     if min(map(len, x_scores + y_scores)) < MIN_RUNS:
         return probability, None
-    # Another seed for y, so that the samples of x and y are independent.
-    x_samples = [scores[indices] for scores, indices in zip(x_scores, _resample_indices(x), strict=True)]
-    y_samples = [scores[indices] for scores, indices in zip(y_scores, _resample_indices(y, seed=1), strict=True)]
-    resampled = [_fraction_larger(a, b) for a, b in zip(x_samples, y_samples, strict=True)]
-    low, high = _bounds(np.mean(resampled, axis=0))  # the mean over tasks of [RESAMPLES]
+    x_samples, y_samples = _resample(x_scores), _resample(y_scores, seed=1)  # independent of each other
+    resampled = [_fraction_larger(a, b) for a, b in zip(x_samples, y_samples, strict=True)]  # [RESAMPLES] each
+    low, high = _bounds(np.mean(resampled, axis=0))  # of the mean over tasks
     return probability, (float(low), float(high))
 
 
@@ -79,11 +76,10 @@ def _fraction_larger(a: Array, b: Array) -> Array:
     return np.asarray((signs.mean((1, 2)) + 1) / 2)
 
 
-def _resample_indices(scores: Scores, seed: int = 0) -> list[NDArray[np.int64]]:
-    """Return indices of runs ``[RESAMPLES, N]`` for each task, sampled with replacement."""
+def _resample(tasks: Sequence[NDArray[Any]], seed: int = 0) -> list[NDArray[Any]]:
+    """Sample runs of each task with replacement: ``[N, ...]`` becomes ``[RESAMPLES, N, ...]``."""
     random = np.random.default_rng(seed)
-    counts = [len(np.asarray(task)) for task in scores]
-    return [random.integers(count, size=(RESAMPLES, count)) for count in counts]
+    return [task[random.integers(len(task), size=(RESAMPLES, len(task)))] for task in tasks]
 
 
 def _bounds(estimates: Array) -> tuple[Array, Array]:

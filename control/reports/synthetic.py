@@ -137,10 +137,9 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
-    """Return a histogram for each number of the state and for the reward, as data for JSON. ``samples`` maps a kind of
-    samples to states and rewards ``[N, S + 1]`` (`behaviour`). A histogram has a ``name``, the ``edges`` of its 60
-    bins and, for each kind, the fraction of the samples in each bin. A bandit has no next states, so histograms of its
-    states omit the kind "synthetic on real"."""
+    """Return a histogram for each number of the state and for the reward, as data for JSON: its ``name``, the ``edges``
+    of its 60 bins and, for each kind of ``samples`` (`behaviour`), the fraction in each bin. A bandit has no next
+    states, so histograms of its states omit the kind "synthetic on real"."""
     size = samples["real"].shape[1] - 1
     panels = []
     for column, name in enumerate([*state_names(game, size), "reward"]):

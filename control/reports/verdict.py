@@ -97,9 +97,8 @@ class Baselines:
         not None, the ``teacher``. Results are cached, so equal arguments play only once.
 
         First, `CHOICE_EPISODES` episodes of each constant action decide which one is best. Then each baseline plays the
-        same `EPISODES` new episodes, which ``seed`` determines. There are fewer if they reach `MOST_STEPS` steps
-        together before. ``limit`` replaces the environment's time limit. An environment without a time limit gets
-        `LONG`. ``watch`` receives the progress.
+        same `EPISODES` new episodes, or fewer if these reach `MOST_STEPS` steps. ``seed`` determines the episodes.
+        ``limit`` replaces the environment's time limit; without either, it is `LONG`. ``watch`` receives the progress.
         """
         spaces = spaces_of(game, limit)
         if not spaces.max_episode_steps:
@@ -314,10 +313,9 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 
 def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
-    """Return at most `MOST_CONSTANTS` actions by name, such as ``2`` or ``-1 0.5``. If there are more discrete actions,
-    evenly spaced ones are returned. In a continuous action, each dimension has its lowest, middle or highest value. For
-    one or two dimensions, all combinations are returned; for more, only the three actions in which all dimensions have
-    the lowest, the middle or the highest value."""
+    """Return at most `MOST_CONSTANTS` actions by name, such as ``2`` or ``-1 0.5``: evenly spaced discrete actions, or
+    continuous actions of the lowest, middle and highest values of each dimension. For more than two dimensions, these
+    are only the three actions in which all dimensions have the lowest, the middle or the highest value."""
     if isinstance(actions, Discrete):
         numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, MOST_CONSTANTS)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}
