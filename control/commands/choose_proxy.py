@@ -144,9 +144,9 @@ def draw_curve(module: RunModule, folder: Path) -> Path:
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
-    """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
-    actions and a teacher and, if the winner is a reward, with agents that train with the task's reward. The steps of
-    these in the real environment are not counted as steps of the search."""
+    """Return the verdict about the fresh agents on the winner (``outcome``). They are compared with random play,
+    constant actions and a teacher and, if the winner is a reward, with agents that train with the task's reward. The
+    real steps of these do not count as steps of the search."""
     run, config = module.settings.run, module.config
     teacher_policy = None
     if config.start_from is not None and is_teacher(config.start_from):
@@ -176,9 +176,9 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return two scores: the fitness of the first mean, and the fitness of the winner, whose agents have this
-    ``outcome``. The verdict requires that the second is higher. Return None if the search did not begin with a random
-    mean, if the two cannot be compared, or if no mean can be better, because the agents reach the return ``goal``."""
+    """Return the fitness of the first mean and the fitness of the winner, whose agents have this ``outcome``. The
+    verdict requires that the second is higher. Return None if the search did not begin with a random mean, if the two
+    cannot be compared, or if the winner cannot be better: its agents reach the return ``goal``."""
     config = module.config
     first_config = config.at(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
@@ -291,10 +291,9 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
 
 
 def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the fraction
-    ``[N]`` of agents that solve all tests in the second half of their training, and the number of agents of each
-    candidate, ``retest_agents``. To break ties, a higher mean return in the tests adds less than one agent to a
-    fraction."""
+    """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return the scores ``[N]``, and the
+    number of agents of each candidate. A score is the fraction of agents that solve all tests in the second half of
+    their training. To break ties, a higher mean return in the tests adds less than one agent to it."""
     assert module.config.solved_reward is not None
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)

@@ -402,9 +402,9 @@ def _test_config(settings: Settings, config: SearchConfig) -> SearchConfig:
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return a copy of the config ``agent`` for training on the real environment. If the config has these settings, the
-    agent trains in one environment, makes updates after its initial episodes (at least one), explores less with every
-    episode, and has a large replay buffer."""
+    """Return a copy of the config ``agent`` for training on the real environment: in one environment, with at least one
+    initial episode before the first update, less exploration with every episode, and a large replay buffer. Settings
+    that the config does not have are left out."""
     changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
     changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
     changes["eps_fraction"] = None  # exploration depends on the number of episodes
@@ -551,11 +551,11 @@ def _values_for_other_family(
     values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
         key = field.name
-        value = _preset_value(preset_values, name, field)
+        preset_value = _preset_value(preset_values, name, field)
         is_in_preset = key in preset_values or f"{name}_{key}" in preset_values
-        is_new = is_in_preset and key not in searched_fields
-        if is_new or value != _preset_value(preset_values, searched_agent, field):
-            values[key] = value
+        is_only_for_name = is_in_preset and key not in searched_fields
+        if is_only_for_name or preset_value != _preset_value(preset_values, searched_agent, field):
+            values[key] = preset_value
         elif key == "vary":  # without hyperparameters that the family of ``name`` lacks
             varied = [item for item in saved_settings.get(key, ()) if item in field.metadata["choices"]]
             if varied:

@@ -126,9 +126,8 @@ def _show_continuation(settings: Settings, folder: Path) -> None:
 
 
 def _print_heading(module: RunModule, folder: Path) -> None:
-    """Print the implementation, game, seeds and folder of a run. At the start of a search in a game for which no preset
-    has settings, also train agents on the real environment, and print whether they learn. A search with ``start_from``
-    does not need this."""
+    """Print the implementation, game, seeds and folder of a run. If no preset of a new search has settings for its
+    game, also train agents on the real environment, and print whether they learn."""
     run, epochs_done = module.settings.run, module.epoch
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"

@@ -337,9 +337,8 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from ``checkpoint``, except for the learning rates, which remain, and the best score, which is
-    read from the checkpoint file ``best`` of this trial (``-inf`` if it does not exist). With PBT, ``checkpoint`` may
-    be of another trial. Changes the content of ``checkpoint``."""
+    """Restore ``module`` from ``checkpoint``, which may be of another trial, and changes its content. The learning
+    rates remain. The best score is read from the checkpoint file ``best`` of this trial, -inf if it does not exist."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]

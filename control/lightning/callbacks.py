@@ -37,8 +37,8 @@ _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut sho
 
 
 class Progress(Callback):
-    """Shows the progress of a run, and prints a table. It has at most about `_ROWS` rows in a short run and a row each
-    minute in a long one, if possible of epochs with an evaluation."""
+    """Shows the progress of a run, and prints a table. In a short run the table has some `_ROWS` rows, of epochs with
+    an evaluation. In a long run it has a row each minute."""
 
     def __init__(self) -> None:
         self._table = RowTable()
@@ -84,8 +84,8 @@ class Progress(Callback):
             tqdm.write(paint(reason, "green", sys.stdout))
 
     def _print_row(self, module: RunModule, fraction: float) -> None:
-        """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left after a
-        finished ``fraction`` of the training."""
+        """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left.
+        ``fraction`` is the finished fraction of the training."""
         steps, seconds = int(module.env_steps.sum()), Meter.seconds()
         rate = (steps - self._row_steps) / (seconds - self._row_seconds)
         self._row_steps, self._row_seconds = steps, seconds
@@ -147,8 +147,8 @@ class RunLog(Callback):
 
 class Checkpoints(CheckpointCallback):
     """Saves two checkpoints in ``folder``. ``last.ckpt``, every ``interval`` epochs and at the end, has everything that
-    a resumed run needs. ``best.ckpt`` has no replay buffer. It is saved if the module's ``score`` and then also its
-    ``confirmed_score``, which a second evaluation may lower, are better than the best one so far."""
+    a resumed run needs. ``best.ckpt`` has no replay buffer. It is saved if the module's ``score`` is the best one so
+    far, and still is after a second evaluation (``confirmed_score``)."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval

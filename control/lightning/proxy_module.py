@@ -251,9 +251,9 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def columns(self) -> dict[str, str]:
-        """Return the texts of the printed columns, in this order: the training steps of all agents, the average and the
-        highest fitness of the population, the return of all agents on the mean and by implementation, the number of
-        diverged proxies, and the real steps. Columns about the mean are left out if it was not evaluated."""
+        """Return the texts of the printed columns: the training steps of all agents, the average and the highest
+        fitness of the population, the return of agents on the mean, the number of diverged proxies, and the real steps.
+        Columns about the mean are left out if it was not evaluated."""
         values = self.means()
         labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}

@@ -194,8 +194,8 @@ class StepLoop:
                 yield episodes
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
-        their initial states ``[M, T, E, ...]``. The block of the last step becomes the current one."""
+        """Return the seeds ``[M, T, E]`` and the initial states ``[M, T, E, ...]`` of episodes that may begin after the
+        next T = ``count`` steps. The block of the last step becomes the current one."""
         seeds, states = [], []
         first_step, end_step = self.steps + 1, self.steps + 1 + count
         for block_start in range(first_step // BLOCK * BLOCK, end_step, BLOCK):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from control.cli.progress import progress
 from control.evolution.fitness_shaping import centred_ranks
@@ -36,9 +37,8 @@ NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as comma
 
 
 def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
-    """Return the commanded returns ``[C]`` of a sweep, evenly spaced over the range of all training returns and a
-    quarter of its size beyond each end. ``low`` and ``high [M]`` are the smallest and the largest training return of
-    each seed."""
+    """Return the commanded returns ``[C]`` of a sweep, evenly spaced over the range of the training returns, extended
+    by a quarter at each end. ``low`` and ``high [M]`` are the smallest and the largest training return of each seed."""
     lowest, highest = float(np.min(low)), float(np.max(high))
     size = highest - lowest
     if size == 0:  # all training returns are equal
@@ -116,7 +116,8 @@ def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
         rows = []
         for seed_returns, seed_mask in zip(returns, mask, strict=True):
             seed_commands = commands[seed_mask]
-            rows.append([statistic(seed_commands, episode) for episode in seed_returns[seed_mask].T])
+            episodes = seed_returns[seed_mask].T  # [E, commands of the region]
+            rows.append([statistic(seed_commands, episode_returns) for episode_returns in episodes])
         estimates = np.array(rows)  # [M, E]
         bounds = _interval(estimates)
         ends = None if bounds is None else [float(bound) for bound in bounds]
@@ -187,26 +188,33 @@ def sweep(
     ``sample``, otherwise greedy. Return the obtained returns ``[M, C, E]``, discounted if commands are discounted.
     ``seed`` selects the episodes, which have the same starts under all commands. ``fixed_command`` has the other parts
     of commands, such as a horizon."""
-    config: Any = loop.agent.config
-    discount = config.return_discount
     returns = []
     with progress("commands") as watch:
-        for number, command in enumerate(commands):
+        for number, command in enumerate(commands, start=1):
             # The same streams, and so the same episodes, under each command.
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
             full_command = {**fixed_command, "return": float(command)}
-            command_returns = []
-            for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
-                policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
-                trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
-                if discount == 1:  # as in other evaluations; `discounted_returns` rounds differently
-                    command_returns.append(trajectory.returns)
-                else:
-                    command_returns.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
-            returns.append(torch.cat(command_returns, dim=1))  # [M, E]
+            returns.append(_commanded_returns(loop, full_command, episodes, sample, streams))
             if watch:
-                watch((number + 1) / len(commands))
+                watch(number / len(commands))
     return torch.stack(returns, dim=1).double().numpy()
+
+
+def _commanded_returns(
+    loop: EpisodeLoop, command: dict[str, float], episodes: int, sample: bool, streams: Streams
+) -> Tensor:
+    """Play ``episodes`` episodes under one command, and return their returns ``[M, E]``, as `sweep` does."""
+    config: Any = loop.agent.config
+    discount = config.return_discount
+    returns = []
+    for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
+        policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=command)
+        trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
+        if discount == 1:  # as in other evaluations; `discounted_returns` rounds differently
+            returns.append(trajectory.returns)
+        else:
+            returns.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
+    return torch.cat(returns, dim=1)
 
 
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[float], list[float]]:

@@ -153,11 +153,14 @@ def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
         if labels:
             groups_text = ", ".join(labels) if has_few else f"{len(labels)} of {len(groups)}"
             parts.append(f"{verdict} by {groups_text}")
+    sentences = []
+    if parts:
+        verdicts = "; ".join(parts)
+        sentences.append(f"{verdicts[0].upper()}{verdicts[1:]}.")
     results = [f"{number_text(group.result['mean'])} of {group.label}" for group in ranked]
-    heading = "Returns at the end of training" if has_few else "Highest return at the end of training"
-    verdicts = "; ".join(parts)
-    sentences = [f"{verdicts[0].upper()}{verdicts[1:]}."] if parts else []
-    return [*sentences, f"{heading}: {', '.join(results if has_few else results[:1])}."]
+    if has_few:
+        return [*sentences, f"Returns at the end of training: {', '.join(results)}."]
+    return [*sentences, f"Highest return at the end of training: {results[0]}."]
 
 
 def _learn_pages(folders: Iterable[RunFolder], target: Path) -> list[str]:

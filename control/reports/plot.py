@@ -56,8 +56,8 @@ class Panel(NamedTuple):
 
 @dataclass
 class Figure:
-    """Content of a figure: the ``arms``, the names common to all of them as a ``title``, and the numbers of each arm by
-    label, ``summary``, as they are in the JSON of the figure."""
+    """Content of a figure: its ``arms``, and a ``title`` of the names that are common to all of them. ``summary`` has
+    the numbers of each arm by label, as they are in the JSON of the figure."""
 
     title: str
     summary: dict[str, Any]

@@ -186,9 +186,8 @@ class ReportGroup(Group):
 
     @cached_property
     def tag(self) -> str:
-        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise the
-        first other tag that all runs have, otherwise the first tag that some runs have. Empty if no return was
-        logged."""
+        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have. Without one, the
+        first other tag that all runs have, or else that some runs have. Empty if no return was logged."""
         statistics = self.summary["over_seeds"]
         num_seeds = {tag: numbers["n"] for tag, numbers in statistics.items()}
         num_seeds[tags.HELD_OUT_RETURN] = len(self._held_out)

@@ -112,9 +112,9 @@ SOONER = 0.8  # at most this fraction of the steps is clearly sooner; a smaller 
 
 def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig") -> str:
     """Return a sentence that compares agents with a learned reward (``learned``) with agents that trained as long with
-    the task's reward (``task``). The learned reward helps if its agents have clearly higher returns in the end, or if
-    they have no lower ones and the median agent solves its first test clearly sooner, and if no more of them diverge.
-    The sentence is empty if fewer than two agents have a return."""
+    the task's reward (``task``). The learned reward helps in two cases: its agents have clearly higher returns in the
+    end, or no lower ones and the median agent solves its first test clearly sooner. In both, no more of them may
+    diverge. The sentence is empty if fewer than two agents have a return."""
     from control.reports.verdict import Score  # imports torch
 
     learned_score, task_score = Score.of(learned.scores.numpy()), Score.of(task.scores.numpy())

@@ -174,8 +174,8 @@ def _race_effect(race: Mapping[str, Any]) -> str:
 
 
 def _race_text(result: Mapping[str, Any]) -> str:
-    """Return the result of `race`: the steps after which the median agent reached the goal with the learned and with
-    the task's reward, and the mean returns in the last quarter of the training."""
+    """Return the result of `race`: with both rewards, the steps after which the median agent reached the goal, and the
+    mean returns in the last quarter of the training."""
     learned, task = result["arms"]["learned"], result["arms"]["task"]
     count, name = result["agents"], result["agent"]
     # At the median, more than half of the agents have come there.

@@ -39,27 +39,17 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     """Train ten agents on the synthetic environment ``proxy``, and return three sets of samples by name, as in figure 4
     of Ferreira et al. 2022. A set is an array ``[N, S + 1]``: each row has the S numbers of a state, and a reward.
 
-    "synthetic" has next states (for a bandit, states) and rewards from the training of the agents. If trainings may end
-    early, only the agents that trained longest are included. If agents have no replay buffer, the samples are from
-    greedy episodes on the synthetic environment after training. "real" has next states and rewards from ten greedy
-    episodes of each agent on the real environment. "synthetic on real" has the next states and rewards that the
-    synthetic environment predicts for the states and actions of these episodes.
+    "synthetic" has next states (for a bandit, states) and rewards from the training of the agents
+    (`_training_samples`). If trainings may end early, only the agents that trained longest are included. "real" has
+    next states and rewards from ten greedy episodes of each agent on the real environment. "synthetic on real" has the
+    next states and rewards that the synthetic environment predicts for the states and actions of these episodes.
     """
     loop = _inner_loop(proxy, settings)
     parameters = proxy.parameters.expand(_AGENTS, -1)
     step_loop = loop.begin(parameters, list(range(_AGENTS)))
     policy = loop.train_to_end(step_loop).policy
-    agent: Any = step_loop.agent
     networks = Networks(proxy.config, loop.stages.spaces)
-    if hasattr(agent, "replay_buffer"):
-        synthetic_samples = _replayed_samples(agent, proxy, networks)
-    else:
-        config: Any = loop.config
-        # The trained policy acts in real units and scales observations itself, so the environment must not.
-        unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
-        training = _play(policy, unscaled.stage(parameters, agent))
-        states = _next_states(training) if proxy.config.proxy == "mdp" else training.obs
-        synthetic_samples = _joined(states[training.valid], training.reward[training.valid])
+    training_samples = _training_samples(step_loop.agent, policy, proxy, networks)
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(policy, real)
     real.close()
@@ -69,7 +59,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     predicted_states = torch.stack([step.next_state for step in steps])
     predicted_rewards = torch.stack([step.reward for step in steps])
     return {
-        "synthetic": synthetic_samples,
+        "synthetic": training_samples,
         "real": _joined(_next_states(trajectory)[valid], trajectory.reward[valid]),
         "synthetic on real": _joined(predicted_states[valid], predicted_rewards[valid]),
     }
@@ -93,14 +83,22 @@ def _joined(states: Tensor, rewards: Tensor) -> np.ndarray:
     return torch.cat([states, rewards[:, None]], 1).numpy()
 
 
-def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> np.ndarray:
-    """Return the next states (for a bandit, states) and rewards in the replay buffers of agents, ``[N, S + 1]``."""
-    obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
-    columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
-    states, rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
-    if networks.scales_obs:  # the buffers have scaled states
-        states = unscale_states(states[None], networks.fixed(proxy.parameters[None]))[0]
-    return _joined(states, rewards)
+def _training_samples(agent: Any, policy: Policy, proxy: Proxy, networks: Networks) -> np.ndarray:
+    """Return the next states (for a bandit, states) and rewards in the replay buffers of agents, ``[N, S + 1]``. If
+    agents have none, return them from episodes of their ``policy`` on the synthetic environment."""
+    has_next_states = proxy.config.proxy == "mdp"
+    if hasattr(agent, "replay_buffer"):
+        columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
+        states = columns["next_obs" if has_next_states else "obs"].flatten(0, -2)
+        if networks.scales_obs:  # the buffers have scaled states
+            states = unscale_states(states[None], networks.fixed(proxy.parameters[None]))[0]
+        return _joined(states, columns["reward"].flatten())
+    config: Any = proxy.config
+    # The policy acts in real units and scales observations itself, so the environment must not.
+    unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
+    episodes = _play(policy, unscaled.stage(proxy.parameters.expand(_AGENTS, -1), agent))
+    states = _next_states(episodes) if has_next_states else episodes.obs
+    return _joined(states[episodes.valid], episodes.reward[episodes.valid])
 
 
 def _play(policy: Policy, environment: Environment) -> Trajectory:

@@ -105,10 +105,10 @@ class Baselines:
             limit = LONG
         actions = constant_actions(spaces.actions)
         constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
-        # Maximum number of steps if each policy plays one episode. Episodes that were begun are finished. Therefore, if
-        # they may be long, fewer are played at once, so that the choice takes about half of MOST_STEPS at most.
-        round_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)
-        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * round_steps)))
+        # Episodes that were begun are finished. Therefore, if they may be long, fewer are played at once, so that the
+        # choice takes about half of MOST_STEPS at most.
+        most_round_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)  # one episode of each policy
+        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * most_round_steps)))
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
             first_half = watch_part(watch, 0.0, 0.5)
             choice, choice_steps = _play(constants, real, seed, CHOICE_EPISODES, MOST_STEPS // 2, first_half)
@@ -174,9 +174,9 @@ class Verdict(Baselines):
 
     @property
     def passed(self) -> bool:
-        """Whether the agents are better than random play and the best constant action by two standard errors, and the
-        winner of a search is better than its first generation. The agents may be only as good as the best constant
-        action if they reach ``goal``, or if the teacher is no better either."""
+        """Whether the agents are better than random play and the best constant action. The winner of a search must also
+        be better than its first generation. The agents may be only as good as the best constant action if they reach
+        ``goal``, or if the teacher is no better either."""
         return not self.failure
 
     @property
@@ -212,8 +212,8 @@ class Verdict(Baselines):
 
     @property
     def numbers(self) -> str:
-        """The mean returns of the agents and of all baselines or, after a search that did not improve the fitness, the
-        fitness of its first generation and of its winner (``progress``)."""
+        """The mean returns of the agents and of all baselines. If the verdict fails only because the search did not
+        improve the fitness, the fitness of its first generation and of its winner instead."""
         is_failure_of_fitness = self.failure and not self._failure_of_returns
         if self.progress is not None and is_failure_of_fitness:
             first, winner = self.progress
