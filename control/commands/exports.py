@@ -57,7 +57,8 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     sizes = {x: width}  # of the model's inputs
     if "command" in tensors:
         *_, centre, scale = tensors["command"]  # the last of `COMMAND_ROWS`
-        sizes[command] = num_commands = len(centre)
+        num_commands = len(centre)
+        sizes[command] = num_commands
         command = node("Mul", node("Sub", command, centre), scale)
     if "mean" in tensors:
         normalised = node("Mul", node("Sub", x, tensors["mean"]), tensors["scale"])

@@ -281,7 +281,7 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
     commands: list[Command] = []
     if not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists():
         commands.append(resume_command(settings))
-    elif module.epoch == module.epochs != 1 and not read_verdict(folder).get("solved", True):
+    elif module.epoch == module.epochs and module.epoch > 1 and not read_verdict(folder).get("solved", True):
         commands.append(resume_command(settings, generations=2 * module.epoch))  # a search may need more
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", folder.parents[2]))  # the folder of all runs of the experiment

@@ -173,7 +173,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     """Return sentences that explain the numbers in the tables of results."""
     shown_tags = [tag for group in groups for tag in (group.tag, *group.summary["over_seeds"]) if tag]
     notes = []
-    for tag in [tags.TAGS[name] for name in dict.fromkeys(shown_tags)]:
+    for name in dict.fromkeys(shown_tags):  # each once
+        tag = tags.TAGS[name]
         notes.append(f"{tag.short.capitalize()}: {tag.text[0].lower()}{tag.text[1:]}")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
     notes.append(f"Numbers of seeds are means over the last tenth of the {period}, in brackets the best.")
