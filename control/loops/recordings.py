@@ -32,15 +32,12 @@ class Recording:
         self.dataset = self._open()
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         if spaces.is_image:
-            problem, allowed = f"but {game} shows images", "an environment that shows vectors"
-        elif not self.dataset.total_episodes:
-            problem, allowed = "which has no episodes", "one or more episodes"
-        elif not equals_spaces(obs_space, action_space, spaces):
+            raise self._error(f"but {game} shows images", "an environment that shows vectors")
+        if not self.dataset.total_episodes:
+            raise self._error("which has no episodes", "one or more episodes")
+        if not equals_spaces(obs_space, action_space, spaces):
             problem = f"which has observations of {gym.spaces.flatdim(obs_space)} numbers and {action_space}"
-            allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
-        else:
-            return
-        raise self._error(problem, allowed)
+            raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
 
     def _error(self, problem: str, allowed: str) -> SettingError:
         """Return the error for a dataset that cannot be used. ``problem`` follows its name in the message."""

@@ -223,13 +223,12 @@ def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[flo
     columns = read_metrics(run_folder_of(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
     low, high = [], []
-    has_returns = metrics.keys() >= {SMALLEST_SEEN, LARGEST_SEEN}
-    # Without these columns, both lists remain empty, which is an error below.
-    for seed in seeds if has_returns else ():
-        is_row = (metrics["epoch"] <= checkpoint.run_state["epoch"]) & (metrics["seed"] == seed)
-        is_row &= np.isfinite(metrics[SMALLEST_SEEN])
-        low.append(float(metrics[SMALLEST_SEEN][is_row].min(initial=np.inf)))
-        high.append(float(metrics[LARGEST_SEEN][is_row].max(initial=-np.inf)))
+    if metrics.keys() >= {SMALLEST_SEEN, LARGEST_SEEN}:
+        for seed in seeds:
+            is_row = (metrics["epoch"] <= checkpoint.run_state["epoch"]) & (metrics["seed"] == seed)
+            is_row &= np.isfinite(metrics[SMALLEST_SEEN])
+            low.append(float(metrics[SMALLEST_SEEN][is_row].min(initial=np.inf)))
+            high.append(float(metrics[LARGEST_SEEN][is_row].max(initial=-np.inf)))
     if not low or np.inf in low:  # inf: a seed has no training return yet
         problem = "has no metrics.csv that says which returns its training has seen"
         raise SettingError(f"checkpoint {str(checkpoint.path)!r} {problem}")

@@ -298,9 +298,10 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
     rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
     for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
         values = [group.setting_text(name) for group in groups]
-        meanings = meanings_by_default.get(name, {})
-        rows.append([name, *values, " / ".join(meanings) or "-", next(iter(meanings.values()), "-")])
-        is_default = not meanings or set(values) <= meanings.keys()  # without meanings, the default is unknown
+        meanings = meanings_by_default.get(name, {"-": "-"})  # default -> meaning
+        defaults_text = " / ".join(meanings) or "-"  # the default may be an empty list
+        rows.append([name, *values, defaults_text, next(iter(meanings.values()))])
+        is_default = name not in meanings_by_default or set(values) <= meanings.keys()
         if name not in without_outcome and (len(set(values)) > 1 or not is_default):
             changed_rows.append(rows[-1])
     changed = Table([rows[0], *changed_rows], "Not the default, or different between the runs")

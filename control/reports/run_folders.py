@@ -194,7 +194,7 @@ class ReportGroup(Group):
         for tag in (*_RESULTS, *statistics):
             if num_seeds.get(tag) == len(self.runs):
                 return tag
-        return next(iter(statistics), "")
+        return next(iter(statistics), "")  # the first one
 
     @property
     def _held_out(self) -> list[float]:

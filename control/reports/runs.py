@@ -200,10 +200,10 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
         if setting == "plot":
-            # The dictionary keeps the last file of each folder of stable-baselines3. Monitor files are last, because
-            # they name the game.
-            sb3_files = [file for end in reversed(SB3_FILES) for file in sorted(folder.rglob(f"*{end}"))]
-            paths += {file.parent: file for file in sb3_files}.values()
+            file_of_run: dict[Path, Path] = {}  # by folder of a run of stable-baselines3
+            for ending in reversed(SB3_FILES):  # monitor files are last, and kept, because they name the game
+                file_of_run |= {file.parent: file for file in sorted(folder.rglob(f"*{ending}"))}
+            paths += file_of_run.values()
         if not paths:
             fault = "holds no metrics.csv" if folder.exists() else "is not there"
             raise SettingError(

@@ -34,7 +34,7 @@ class Table:
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
         """Return a line of text for each row, with the first column aligned to the left and the others to the right.
         Columns are at least as wide as ``min_widths``, which align rows that are printed one by one."""
-        widths = list(min_widths) or [0] * len(self.rows[0])
+        widths = list(min_widths) if min_widths else [0] * len(self.rows[0])
         for row in self.rows:
             widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
         lines = []
