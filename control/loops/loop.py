@@ -123,12 +123,13 @@ class Loop(Stateful, ABC):
         returns by mode, the mean length of greedy episodes and, in an environment without episodes, the mean reward of
         a greedy step, ``{tag: [M]}``. Also set ``actions`` and ``varies``."""
         episodes_by_mode: dict[str, Episodes] = {}
+        row: dict[str, Tensor] = {}
         for mode in self.evaluation_modes:
-            episodes = self.evaluate(self.eval_episodes, mode == "sampled", record_actions=True)
+            episodes = self.evaluate(self.eval_episodes, sample=(mode == "sampled"), record_actions=True)
             episodes_by_mode[mode] = episodes
+            row[f"eval/return_{mode}"] = episodes.returns.mean(1)
             if episodes.actions is not None:
                 self.actions = {**self.actions, mode: episodes.actions}
-        row = {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in episodes_by_mode.items()}
         greedy = episodes_by_mode["greedy"]
         self.varies = bool((greedy.returns != greedy.returns[:, :1]).any())
         row["eval/length_greedy"] = greedy.lengths.float().mean(1)
