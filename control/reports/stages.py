@@ -76,9 +76,9 @@ def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
-    """Return the curve of the clones, if there are several, as points: tag, mean return, and the steps of the task that
-    the stages had made. The mean return of the exam's agents on the bandit has the tag of evaluations, at their
-    training steps. A chart of any other result would have one point."""
+    """Return points of two curves, each with a tag, a mean return and a number of steps. One has the returns of the
+    teacher's clones, if there are several, over the steps of the task so far. The other has one point: the return of
+    the exam's agents on the bandit after their training, with the tag of evaluations."""
     points: list[tuple[str, float, int]] = []
     if len(rounds := results.get("bandit", {}).get("rounds", ())) > 1:
         first_step = sum(results[name].get("real_steps", 0) for name in ("probe", "teacher"))
