@@ -69,13 +69,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     is_clone = getattr(module.config, "preset", "") in CLONES
     if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module)
-    seeds = module.seeds_of("report", module.config.report_agents)
-    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
-    with progress("agents trained and tested", module.verbose) as watch:
-        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
-    summary = describe(outcome, module.config)
-    if module.num_kinds > 1:
-        summary["each"] = by_kind(module.agents, seeds, outcome.scores)  # mean return of each implementation
+    outcome, summary = _evaluate_winner(module, winner)
     all_agents_diverged = summary["failed"] == summary["agents"]
     all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
     if all_agents_diverged or all_means_diverged:
@@ -125,6 +119,18 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     yield "picture", _draw_winner(module, folder)
 
 
+def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict[str, Any]]:
+    """Train fresh agents on the winner ``[D]`` and test them. Return their results, and statistics of these."""
+    seeds = module.seeds_of("report", module.config.report_agents)
+    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
+    with progress("agents trained and tested", module.verbose) as watch:
+        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
+    summary = describe(outcome, module.config)
+    if module.num_kinds > 1:
+        summary["each"] = by_kind(module.agents, seeds, outcome.scores)  # mean return of each implementation
+    return outcome, summary
+
+
 def _draw_winner(module: ProxyModule, folder: Path) -> Path:
     """Draw what the proxy in ``folder`` shows agents, add it to TensorBoard, and return its file."""
     announce(module, "drawing what the winner shows agents")
@@ -160,7 +166,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     comparison = ""
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
     if isinstance(module, RewardNetworkModule) and has_budget_of_steps:
-        seeds = module.seeds_of("report", config.report_agents)  # as in `finish_search`
+        seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
         announce(module, f"{len(seeds)} agents with the task's reward, to compare")
         with progress("agents trained and tested", module.verbose) as watch:
             task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)

@@ -117,8 +117,7 @@ class _OnnxGraph:
         return output
 
     def add_activation(self, x: str, activation: str | float, width: int) -> str:
-        """Add an activation of ``x [N, width]`` and return its output. ``activation`` is a name, or the slope of a
-        leaky ReLU."""
+        """Add an activation of ``x [N, width]``, a name or the slope of a leaky ReLU, and return its output."""
         if not isinstance(activation, str):
             return self.add("LeakyRelu", x, alpha=float(activation))
         if activation.startswith(ONE_HOT):  # in each group of ``size`` numbers the largest becomes 1, the others 0

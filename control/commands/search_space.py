@@ -68,8 +68,7 @@ class Dimension:
         return float(f"{10 ** (first + nearest_point * step):.6g}")
 
     def clamp(self, raw: float) -> float:
-        """Return the nearest value to ``raw`` in the range, rounded to six digits or, for a range of integers, to an
-        integer."""
+        """Return the nearest value to ``raw`` in the range, rounded to an integer or, for floats, to six digits."""
         low, high = self.values
         value = round(raw) if self.kind.endswith("randint") else float(f"{raw:.6g}")
         return min(max(value, low), high)

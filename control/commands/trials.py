@@ -107,8 +107,7 @@ class Search:
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials by their best score, best first. If trials are proxy searches, trials that have completed more
-        searches are first."""
+        """Trials, the best score first. If trials are proxy searches, trials with more completed searches are first."""
         trials = self.trials.values()
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
@@ -246,8 +245,7 @@ class Search:
         return path if path.exists() else None
 
     def _text(self, trial: Trial) -> str:
-        """Return the best score of a trial and its hyperparameters as text, without hyperparameters that do not
-        vary."""
+        """Return the best score of a trial, and the values of the hyperparameters that vary, as text."""
         values = self.space.decode(trial.raw)
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
         values_text = ", ".join(f"{name} {_yaml_text(values[name])}" for name in varied)

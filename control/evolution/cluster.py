@@ -54,14 +54,11 @@ START_SECONDS = 30.0  # after which a note says that no worker or trial has star
 
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Context manager that connects this process to Ray, and disconnects it at the end.
-
-    ``address`` is ``host:port`` of the head of an existing cluster, or ``auto`` for the cluster of this machine. If it
-    is None, a local instance with ``cpus`` cores is started, and removed at the end. `_VARIABLES` do not replace
-    environment variables that the user has set. Raises UserError if the cluster cannot be reached or Ray cannot start.
-    """
+    """Context manager that connects this process to Ray, and disconnects it at the end. ``address`` is ``host:port`` of
+    the head of an existing cluster, or ``auto`` for the cluster of this machine. If it is None, a local instance with
+    ``cpus`` cores is started, and removed at the end. Raises UserError if there is no cluster or Ray cannot start."""
     for name, value in _VARIABLES.items():
-        os.environ.setdefault(name, value)
+        os.environ.setdefault(name, value)  # variables that the user has set remain
     if address is None:  # with this value, all servers of the local instance listen only on 127.0.0.1
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     elif address != "auto":  # Ray itself looks for the cluster of this machine
@@ -180,8 +177,7 @@ class RayWorkers:
 
     def _results(self, tasks: list[Any], note_after: float | None = None) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`). If tasks take longer than ``note_after`` seconds, print a note that they wait for free
-        cores."""
+        error (`_error_of_task`). After ``note_after`` seconds, print a note that the tasks wait for free cores."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]

@@ -129,8 +129,8 @@ def train(
     test_every: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
-    """Train the M agents of ``loop`` for up to ``steps`` steps of every environment. An agent ends earlier if ``rule``
-    says so, or after ``episodes`` episodes.
+    """Train the M agents of ``loop`` for up to ``steps`` steps of every environment. The training of an agent ends
+    earlier if ``rule`` says so, or after ``episodes`` episodes.
 
     After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
     have ended are tested with their final weights. When all have ended, no more tests follow. ``watch`` is called with

@@ -72,8 +72,7 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 
 def poster(video: Path) -> bytes:
-    """Return the content of a JPEG: a typical frame among the first hundred. It is empty if the video cannot be
-    read."""
+    """Return a typical frame among the first hundred, as the content of a JPEG. Empty if the video cannot be read."""
     options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()  # "-": to the standard output
     with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
         # Only mp4 is accepted: files of other formats may name further files, which ffmpeg would read.

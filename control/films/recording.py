@@ -1,5 +1,4 @@
-"""Film agents in rendered environments, alone or side by side. A film is an mp4 at the environment's frame rate, and
-optionally a GIF beside it."""
+"""Films agents in rendered environments, alone or side by side, as mp4 at the environment's frame rate and as GIF."""
 
 import contextlib
 from collections.abc import Callable, Sequence

@@ -202,9 +202,8 @@ class AgentModule(RunModule):
 
     def columns(self) -> dict[str, str]:
         """Return the texts of the printed columns: steps, the mean return in training, mean returns of evaluations, the
-        loss of the latest update, and the number of diverged seeds. The return in training is the running mean or, if
-        the agent has none, the mean over the latest `_PRINTED_EPOCHS` epochs with episodes. Missing values are empty.
-        """
+        loss of the latest update, and the number of diverged seeds. Missing values are empty. Without a running mean,
+        the return in training is the mean over the latest `_PRINTED_EPOCHS` epochs with episodes."""
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)

@@ -37,9 +37,8 @@ class Board:
         self.undescribed = dict(TAGS)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
-        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out. In the
-        tags of lengths of episodes, "length" becomes "steps", because TensorBoard sorts tags by name: they then follow
-        the returns."""
+        """Add a point at ``steps`` to the curves of the tags in ``values`` (tag -> number). NaN is left out. In tags of
+        lengths of episodes, "length" becomes "steps", so that they follow the returns in TensorBoard's order."""
         for tag, value in values.items():
             if tag not in _ONLY_IN_CSV and not math.isnan(value):
                 point = Summary.Value(tag=tag.replace("/length_", "/steps_"), simple_value=value)

@@ -112,8 +112,7 @@ def _number_text(module: RunModule, number: int) -> str:
 
 
 class RunLog(Callback):
-    """Writes the measurements of each epoch, a row for each member, to metrics.csv and to TensorBoard if the module has
-    boards."""
+    """Writes the measurements of each epoch to metrics.csv, a row for each member, and to TensorBoard if it is used."""
 
     def __init__(self, run_dir: Path, module: RunModule):
         self.metrics = MetricsFile(run_dir / "metrics.csv")
@@ -268,10 +267,10 @@ class StopWhenFlat(EarlyStopping):
     """Ends a training after ``patience`` evaluations without a clearly better one.
 
     A return is clearly better if it exceeds the best one by 1 % of the way from ``baseline``, such as the return of
-    random play, to the best. After an evaluation with ``max_return``, which none can exceed, the patience is a quarter.
-    Evaluations before the first update do not count. The training does not end while its episodes return less than
-    ``baseline``: greedy actions may then be good by chance. ``watch`` is called with the finished fraction of the
-    training and a text about the best return.
+    random play, to the best. After an evaluation with ``max_return``, the largest possible return, the patience is a
+    quarter. Evaluations before the first update do not count. The training does not end while its episodes return less
+    than ``baseline``, because greedy actions may then be good by chance. ``watch`` is called with the finished fraction
+    of the training and a text about the best return.
     """
 
     def __init__(
@@ -282,8 +281,7 @@ class StopWhenFlat(EarlyStopping):
         self.max_return = math.inf if max_return is None else max_return
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Adapt ``min_delta``, ``wait_count`` and ``patience`` to the latest returns, and let `EarlyStopping` decide by
-        them. Then report the progress."""
+        """Adapt the attributes by which `EarlyStopping` decides to the latest returns, and report the progress."""
         if module.gradient_steps:
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
             reaches_max = best < self.max_return <= score  # for the first time

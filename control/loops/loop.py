@@ -72,8 +72,7 @@ class Loop(Stateful, ABC):
 
     @abstractmethod
     def epoch(self) -> dict[str, Tensor]:
-        """Train for one epoch and return its measurements, ``{tag: [M]}``. Raises UserError if no member has finite
-        weights any more."""
+        """Train for one epoch and return its measurements, ``{tag: [M]}``. Raises UserError if all members diverged."""
 
     @abstractmethod
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:

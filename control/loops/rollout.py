@@ -66,8 +66,7 @@ class Step(NamedTuple):
 
 
 def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
-    """Play one episode in each of the first E environments of every member, and return all steps. ``seeds [M, E]`` are
-    the seeds of the episodes."""
+    """Play an episode for each of ``seeds [M, E]``, in the first E environments of every member. Return all steps."""
     steps = list(_play(policy, environment, seeds))
     columns: dict[str, Tensor] = {}
     for name in Step._fields[:-1]:  # without next_obs
@@ -80,8 +79,7 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajecto
 
 
 def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False) -> Episodes:
-    """Play the same episodes as `rollout`, but keep only returns and lengths and, if ``record_actions``, the actions of
-    the first member."""
+    """Play the same episodes as `rollout`, but keep only returns, lengths and, if asked, the first member's actions."""
     # The first additions turn these scalars into tensors [M, E] on the device of the episodes. So the sums stay on a
     # GPU, and no step copies them to the host.
     returns, lengths = torch.tensor(0.0), torch.tensor(0)

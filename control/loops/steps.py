@@ -152,9 +152,8 @@ class StepLoop:
     def _results(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the results of `epoch` from the ``losses [M, T]`` after each step and, ``[M]`` each: the number of
-        steps before a member could learn (``waited``), the number of finished episodes (``counts``), and the sums of
-        their returns and lengths."""
+        """Return the results of `epoch` from the ``losses [M, T]`` after each step and, ``[M]`` each: the steps before
+        a member could learn (``waited``), the ``counts`` of finished episodes, and their summed returns and lengths."""
         steps = losses.shape[1]
         is_before_learning = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited

@@ -53,8 +53,7 @@ def finish_panel(axis: Any, tag: str, log: bool) -> None:
 
 
 def scale(axis: Any, log: bool = False) -> None:
-    """Format steps with k and M. With ``log``, the y axis is logarithmic if all values are positive and spread over a
-    factor of 30."""
+    """Format steps with k and M. With ``log``, make the y axis logarithmic if positive values span a factor of 30."""
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))

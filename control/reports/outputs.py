@@ -65,8 +65,7 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return the content of ``NAME.out`` for the run in ``folder``. Agents without a reward rate have their greedy
-    returns instead."""
+    """Return the content of ``NAME.out`` for the run in ``folder``: reward rates or, without these, greedy returns."""
     columns = read_metrics(folder / "metrics.csv")  # a row for each epoch and seed
     scores = columns[REWARD_RATE if REWARD_RATE in columns else GREEDY]  # NaN in epochs without an evaluation
     steps_after_epoch: dict[int, int] = {}  # of the last seed

@@ -230,8 +230,8 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
 
 
 def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:
-    """Return the statistics of the held-out evaluations of searches, a row for each. None without any. ``folders`` has
-    the names of runs."""
+    """Return the statistics of held-out evaluations, a row for each search. None if there are none. ``folders`` has the
+    names of runs."""
     evaluated = {folder: label for folder, label in folders.items() if folder.held_out}
     if not evaluated:
         return None

@@ -79,8 +79,7 @@ class RunFolder:
         return {name: setting_text(value) for name, value in values.items()}
 
     def _setting_values(self) -> dict[str, Any]:
-        """Return the settings in config.yaml that have an effect. For a file of another program or version, return all
-        its entries."""
+        """Return the settings in config.yaml that have an effect. Return all, if the file is of another version."""
         if self.settings is not None:
             # `explicit_names` are the names in config.yaml. A setting that it omits has no effect in this environment.
             effective = yaml.safe_load(to_yaml(self.settings))
@@ -210,8 +209,7 @@ class ReportGroup(Group):
 
     @cached_property
     def game(self) -> str:
-        """Name of the environment, from the settings or else from the folder. Empty if a copied folder has only its
-        name."""
+        """Name of the environment, from the settings or else from the folder. Empty if both do not say it."""
         game_folder = self.names[0] if len(self.names) >= 3 else ""
         return self.folders[0].setting_texts.get("gamename", game_folder)
 
@@ -233,8 +231,8 @@ class ReportGroup(Group):
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
-        """``(score, epoch)`` of the agent in best.ckpt. If evaluations vary, the score is the mean of two. None without
-        this file, and for searches, several runs, and agents that are chosen by their returns in training."""
+        """Score and epoch of the agent in best.ckpt. None without this file, and for searches, several runs, and agents
+        that are chosen by their returns in training."""
         folder = self.folders[0]
         file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
         if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
@@ -250,8 +248,7 @@ class ReportGroup(Group):
 
     @property
     def best(self) -> float | None:
-        """The score of `confirmed_best`, otherwise the mean over seeds of the best result. None if it was not
-        logged."""
+        """The score of `confirmed_best`, else the mean over seeds of the best result, None if it was not logged."""
         if self.confirmed_best:
             score, _ = self.confirmed_best
             return score

@@ -40,8 +40,7 @@ class Run:
     columns: dict[str, Array]
 
     def points(self, tag: str, x: str = "epoch") -> tuple[Array, Array]:
-        """Return ``(x [K], values [K])``: the finite values of a tag, and the column ``x`` of their rows. K is 0 if the
-        tag was never logged."""
+        """Return ``(x [K], values [K])``: the K >= 0 finite values of a tag, and the column ``x`` of their rows."""
         values = self.columns.get(tag)
         if values is None:
             return np.empty(0), np.empty(0)
@@ -129,8 +128,7 @@ def _sb3_errors(file: Path) -> Iterator[None]:
 
 
 def _sb3_episodes(file: Path) -> list[tuple[float, ...]]:
-    """Return ``(time of the end, length, return)`` of the episodes in a monitor file. An incomplete last line is
-    ignored."""
+    """Return ``(time of the end, length, return)`` of the episodes in a monitor file. The last line may be incomplete."""
     complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")
     header, *lines = complete_lines.splitlines()
     start = json.loads(header.removeprefix("#"))["t_start"]

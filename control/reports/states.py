@@ -14,8 +14,7 @@ _NAMES = {
 
 
 def base_name(game: str) -> str:
-    """Return the part of a game's name that all games with the same states share, such as ``cartpole`` of
-    ``cartpole-200``."""
+    """Return the part of a name that all games with the same states share: ``cartpole`` of ``cartpole-200``."""
     return re.split("[,-]", game)[0]
 
 

@@ -252,8 +252,7 @@ def _effect(means: Tensor) -> float:
 
 
 def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> None:
-    """Draw a bandit's reward of each discrete action in each cell. ``samples`` are as in `draw_rewards`, of states that
-    are one-hot."""
+    """Draw a bandit's reward of each discrete action in each cell, from ``samples`` (`behaviour`) of one-hot states."""
     num_cells = samples["real"].shape[1] - 1  # the last column is the reward
     actions, reward = action_rewards(proxy, torch.eye(num_cells))
     title = f"What the synthetic bandit of {proxy.game} pays for"

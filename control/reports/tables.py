@@ -18,8 +18,7 @@ AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 
 @dataclass
 class Table:
-    """Table of texts. The first row is the header, and the first column has the headings of the rows. In HTML, it has a
-    ``caption``."""
+    """Table of texts. The first row and the first column are headings. In HTML, it has a ``caption``."""
 
     rows: Sequence[Sequence[str]]
     caption: str = ""

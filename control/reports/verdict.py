@@ -125,8 +125,7 @@ class Baselines:
         return cls(scores["random"], scores[best], best, scores.get("teacher"), choice_steps + steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
-        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`, such as
-        ``goal``."""
+        """Return the verdict about agents with mean ``returns [N]``. ``details`` are further fields of `Verdict`."""
         return Verdict(**vars(self), agents=Score.of(returns), **details)  # a `Verdict` has all fields of `Baselines`
 
 
