@@ -128,7 +128,7 @@ def _sb3_errors(file: Path) -> Iterator[None]:
 
 
 def _sb3_episodes(file: Path) -> list[tuple[float, ...]]:
-    """Return ``(time of the end, length, return)`` of the episodes in a monitor file. The last line may be incomplete."""
+    """Return ``(time of the end, length, return)`` of the episodes in a monitor file. Its last line may be cut off."""
     complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")
     header, *lines = complete_lines.splitlines()
     start = json.loads(header.removeprefix("#"))["t_start"]
