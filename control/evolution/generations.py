@@ -28,10 +28,10 @@ from models.streams import Streams, derive_seed
 def add_visited_states(
     mean: Tensor, stages: Stages, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Replace the initial states in the ``mean [D]`` of a search by states from real episodes, if the settings require
-    that. The episodes are played by the policy that has the highest rewards in the proxy ``mean``; ``seed`` and
-    ``generation`` determine them. ``count_steps`` is called with the number of their steps. If ``scaled``, the inputs
-    of the proxy's networks are scaled to these states (`Stages.with_visited_states`)."""
+    """Return the ``mean [D]`` of a search, with its initial states replaced by states from real episodes if the
+    settings require that. The policy that has the highest rewards in the proxy ``mean`` plays the episodes, which
+    ``seed`` and ``generation`` determine. ``count_steps`` is called with the number of their steps. If ``scaled``, the
+    inputs of the proxy's networks are scaled to these states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
     get_obs = partial(visited_states, game=stages.game, seed=state_seed, count_steps=count_steps)
     return stages.with_visited_states(mean, get_obs, scaled)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from control.cli.colour import print_wrapped
 from control.cli.help import SOURCES
-from control.cli.options import flags_for_values
+from control.cli.options import Flag, flags_for_values
 from control.cli.words import command_line
 from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
@@ -284,25 +284,23 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
     the settings that affect results and differ between the groups or from their defaults; it is None without such
     settings. Defaults are unknown for settings of another program or version."""
     folders = [folder for group in groups for folder in group.folders]
-    meanings_by_default: dict[str, dict[str, str]] = {}  # name of a setting -> default -> meaning
-    without_outcome = {*_NAMED}  # settings that do not affect results, and those that other sections name
+    flags_by_name: dict[str, list[Flag]] = {}  # of each folder, because environments may have different defaults
     for folder in folders:
         if folder.settings is not None:
-            run = folder.settings.run  # environments may have different defaults
+            run = folder.settings.run
             for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
-                meaning = SOURCES.sub("", flag.meta["help"])
-                meanings_by_default.setdefault(name, {})[setting_text(flag.default)] = meaning
-                if not flag.meta["outcome"]:
-                    without_outcome.add(name)
+                flags_by_name.setdefault(name, []).append(flag)
     labels = [group.label for group in groups] if len(groups) > 1 else ["value"]
     rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
     for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
         values = [group.setting_text(name) for group in groups]
-        meanings = meanings_by_default.get(name, {"-": "-"})  # default -> meaning
-        defaults_text = " / ".join(meanings) or "-"  # the default may be an empty list
-        rows.append([name, *values, defaults_text, next(iter(meanings.values()))])
-        is_default = name not in meanings_by_default or set(values) <= meanings.keys()
-        if name not in without_outcome and (len(set(values)) > 1 or not is_default):
+        flags = flags_by_name.get(name, [])  # empty if the default is unknown
+        defaults = dict.fromkeys(setting_text(flag.default) for flag in flags)
+        meaning = SOURCES.sub("", flags[0].meta["help"]) if flags else "-"
+        rows.append([name, *values, " / ".join(defaults) or "-", meaning])
+        is_default = not flags or set(values) <= defaults.keys()
+        affects_results = all(flag.meta["outcome"] for flag in flags)
+        if name not in _NAMED and affects_results and (len(set(values)) > 1 or not is_default):
             changed_rows.append(rows[-1])
     changed = Table([rows[0], *changed_rows], "Not the default, or different between the runs")
     return changed if changed_rows else None, Table(rows, "All")
