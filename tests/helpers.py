@@ -1,9 +1,7 @@
 """Tiny settings, and a training loop without Lightning, for tests of agents."""
 
 import dataclasses
-import functools
 import os
-import re
 import subprocess
 import sys
 import time
@@ -415,10 +413,3 @@ def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]", 
         assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"
         assert time.monotonic() < end, "took too long"
         time.sleep(0.005)
-
-
-@functools.cache
-def explained_tags() -> dict[str, str]:
-    """Tags in the tables of docs/tensorboard.md, and the sentences about them."""
-    page = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^\| `([a-z]+/[a-z_]+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE))

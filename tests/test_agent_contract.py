@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from control.reports.tags import explanations
 from helpers import (
     ALL,
     CASES,
@@ -20,7 +21,6 @@ from helpers import (
     can_play,
     config_of,
     default_game,
-    explained_tags,
     loop_of,
     numbers,
     on_policy,
@@ -119,7 +119,7 @@ def test_member_alone_equals_member_in_company(case: str, game: str, compiled: b
         row, alone_row = joint_loop.epoch(), alone.epoch()
         history.append(numbers(joint_loop, row, m))
         same_numbers(numbers(alone, alone_row, 0), history[-1])
-        assert set(alone_row) <= set(explained_tags()), "a family logs what docs/tensorboard.md explains"
+        assert set(alone_row) <= explanations().keys(), "a family logs what docs/tensorboard.md explains"
         assert alone_row.keys() >= {joint_loop.loss_tag, "rollout/return_mean", "rollout/length_mean"}
         assert "train/learning_rate" in alone_row or case in CASES and tiny(case).schedule.gradient_steps == 0
         assert not any(value.requires_grad for value in alone_row.values())

@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import as_word
 from control.reports.stages import conclusion, race_scalars, stage_scalars
-from control.reports.tags import SYNTHETIC_STEPS, TAGS
+from control.reports.tags import SYNTHETIC_STEPS, explanations
 from models.settings import names_with
 
 _COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
@@ -34,7 +34,7 @@ class Board:
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
-        self.undescribed = dict(TAGS)
+        self.undescribed = dict(explanations())
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
         """Add a point at ``steps`` to the curves of the tags in ``values`` (tag -> number). NaN is left out. In tags of
@@ -42,8 +42,8 @@ class Board:
         for tag, value in values.items():
             if tag not in _ONLY_IN_CSV and not math.isnan(value):
                 point = Summary.Value(tag=tag.replace("/length_", "/steps_"), simple_value=value)
-                if described := self.undescribed.pop(tag, None):
-                    point.metadata.summary_description = described.text
+                if description := self.undescribed.pop(tag, ""):  # the first point of a curve has it
+                    point.metadata.summary_description = description
                     point.metadata.plugin_data.plugin_name = "scalars"
                 _add_value(self.writer, point, steps)
 

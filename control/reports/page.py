@@ -156,11 +156,12 @@ def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
     sentences = []
     if parts:
         verdicts = "; ".join(parts)
-        sentences.append(f"{verdicts[0].upper()}{verdicts[1:]}.")
+        sentences.append(f"At the end of training {verdicts}.")
     results = [f"{number_text(group.result['mean'])} of {group.label}" for group in ranked]
+    end = "" if sentences else " at the end of training"
     if has_few:
-        return [*sentences, f"Returns at the end of training: {', '.join(results)}."]
-    return [*sentences, f"Highest return at the end of training: {results[0]}."]
+        return [*sentences, f"Returns{end}: {', '.join(results)}."]
+    return [*sentences, f"Highest return{end}: {results[0]}."]
 
 
 def _learn_pages(folders: Iterable[RunFolder], target: Path) -> list[str]:
@@ -174,8 +175,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     shown_tags = [tag for group in groups for tag in (group.tag, *group.summary["over_seeds"]) if tag]
     notes = []
     for name in dict.fromkeys(shown_tags):  # each once
-        tag = tags.TAGS[name]
-        notes.append(f"{tag.short.capitalize()}: {tag.text[0].lower()}{tag.text[1:]}")
+        explanation = tags.explanations().get(name, tags.TAGS[name].title)
+        notes.append(f"{tags.TAGS[name].short.capitalize()}: {explanation[0].lower()}{explanation[1:]}")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
     notes.append(f"Numbers of seeds are means over the last tenth of the {period}, in brackets the best.")
     notes.append("IQM: interquartile mean, with its bootstrap interval over three seeds or more, or over agents.")

@@ -4,8 +4,11 @@ A name is a column of metrics.csv and a tag in TensorBoard and other loggers. do
 To have a loss drawn, add a line with the kind ``loss``. Tags without a line are logged and not drawn.
 """
 
+import functools
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 Kind = Literal["return", "loss", ""]
@@ -44,7 +47,7 @@ class Tag:
     short: str = ""
     """Heading of its column in tables of returns."""
     text: str = ""
-    """Sentence about a return, on the page of `--report`."""
+    """Sentence about a tag that is not in docs/tensorboard.md."""
     replaces: tuple[str, ...] = ()
     """Noisier tags of the same quantity, omitted if all runs have this one."""
 
@@ -53,20 +56,13 @@ class Tag:
 # environment without episodes, a return is the reward rate times the steps.
 _TABLE = (
     Tag(RUNNING_MEAN, "Mean return of the latest training episodes", "return", "running mean",
-        "Mean return of the last `running_mean_len` training episodes, or of all if there are fewer.",
-        (TRAINING, SAMPLED)),
-    Tag(TRAINING, "Training return", "return", "training",
-        "Mean return of the training episodes that ended in the epoch."),
-    Tag(SAMPLED, "Evaluation return, sampled", "return", "sampled",
-        "Mean return of evaluation episodes whose actions are sampled from the policy."),
-    Tag(GREEDY, "Evaluation return, greedy", "return", "greedy",
-        "Mean return of evaluation episodes with the policy's best actions."),
-    Tag(REWARD_RATE, "Reward per step in evaluation", "return", "reward rate",
-        "Reward per step of evaluations, for environments without episodes.", (GREEDY,)),
-    Tag(FITNESS, "Mean fitness of the generation", "return", "fitness",
-        "Mean fitness of the generation's population."),
-    Tag(MEAN_RETURN, "Return of new agents on the task", "return", "search mean",
-        "Mean return on the task of new agents that trained on the mean of the search."),
+        replaces=(TRAINING, SAMPLED)),
+    Tag(TRAINING, "Training return", "return", "training"),
+    Tag(SAMPLED, "Evaluation return, sampled", "return", "sampled"),
+    Tag(GREEDY, "Evaluation return, greedy", "return", "greedy"),
+    Tag(REWARD_RATE, "Reward per step in evaluation", "return", "reward rate", replaces=(GREEDY,)),
+    Tag(FITNESS, "Mean fitness of the generation", "return", "fitness"),
+    Tag(MEAN_RETURN, "Return of new agents on the task", "return", "search mean"),
     Tag(HELD_OUT_RETURN, "Held-out return", "", "held-out",
         "Mean return on the task of new agents that trained on the winner, once at the end."),
     Tag("train/policy_loss", "Policy loss", "loss"),
@@ -82,6 +78,16 @@ _TABLE = (
     Tag("model/kl_loss", "Model loss: next latent state", "loss"),
 )  # fmt: skip
 TAGS = {tag.name: tag for tag in _TABLE}
+_PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
+
+
+@functools.cache
+def explanations() -> dict[str, str]:
+    """Return tag -> the sentence about it, from the tables in docs/tensorboard.md. Without this page, only tags with a
+    `Tag.text` have one."""
+    page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else ""
+    rows = re.findall(r"^\| `([a-z]+/[a-z_]+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
+    return {tag.name: tag.text for tag in _TABLE if tag.text} | dict(rows)
 
 
 def of_search(names: Iterable[str]) -> bool:
