@@ -22,7 +22,6 @@ OBJECTIVES = {
 ``control/evolution/objectives.py`` computes it."""
 CLONES = ("clone", "teacher")
 """Presets that make a proxy from a policy, without a search."""
-_DESCRIPTIONS = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
 
 _network = functools.partial(setting, section="proxy")
 _search = functools.partial(setting, section="search", fit=False)
@@ -215,8 +214,8 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1. After ``second_phase`` generations, settings whose names
-        begin with ``second_`` replace others, unless they are None. ``test_limit`` grows linearly from
+        """Return the settings of a generation, counted from 1. In the second phase, settings such as
+        ``second_noise_std`` replace ``noise_std``, unless they are None. ``test_limit`` grows linearly from
         ``test_limit_first`` between the two generations in ``test_limit_grows``."""
         changes: dict[str, Any] = {}
         if self.second_phase is not None and generation > self.second_phase:
@@ -229,17 +228,18 @@ class SearchConfig:
             }
         if self.test_limit_first is not None:
             assert self.test_limit is not None
-            begin, end = self.test_limit_grows
-            num_passed = min(max(generation, begin), end) - begin  # generations since ``begin``
-            growth = (self.test_limit - self.test_limit_first) * num_passed // (end - begin)
+            first_generation, last_generation = self.test_limit_grows
+            clipped_generation = min(max(generation, first_generation), last_generation)
+            elapsed, duration = clipped_generation - first_generation, last_generation - first_generation
+            growth = (self.test_limit - self.test_limit_first) * elapsed // duration
             changes["test_limit"] = self.test_limit_first + growth
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
 @functools.cache
 def load_presets(kind: str) -> Any:
-    """Return the content of ``presets.yaml`` in the folder of a ``kind`` of proxy: nested dictionaries, whose innermost
-    ones are settings. Lists are tuples."""
+    """Load ``presets.yaml`` from the folder of a ``kind`` of proxy, with tuples in place of lists. For example,
+    ``load_presets("synthetic")["presets"]["mdp"]["paper"]`` are the settings of the preset "paper" of an MDP."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -252,17 +252,17 @@ def load_presets(kind: str) -> Any:
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
-    """Return setting without effect in ``config`` -> the reason."""
+    """Return the settings that have no effect in ``config``, ``{name: reason}``."""
     plateau_settings = ("early_out_virtual_diff", "plateau_floor")
-    kinds_by_name = kinds(type(config))
-    of_second_phase = tuple(name for name in kinds_by_name if name.startswith("second_") and name != "second_phase")
+    names = [name for name in kinds(type(config)) if name.startswith("second_")]
+    second_phase_settings = tuple(name for name in names if name != "second_phase")
     return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
         (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
         (config.inner_rule != "plateau", plateau_settings, f"inner_rule is {config.inner_rule!r}"),
         (config.strategy != "nes", ("score_transform", "nes_step_size"), f"strategy is {config.strategy!r}"),
-        (config.second_phase is None, of_second_phase, "second_phase is null, so there is none"),
+        (config.second_phase is None, second_phase_settings, "second_phase is null, so there is none"),
         (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
         (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
         (config.test_limit_first is None, ("test_limit_grows",), "test_limit_first is null"),
@@ -278,6 +278,7 @@ def validate(config: SearchConfig) -> str | None:
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
         return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
     # A setting, whether its value requires another setting, and the name of this other setting.
+    descriptions = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
     requirements = (
         ("solved_bonus", config.solved_bonus > 0, "solved_reward"),
         ("inner_rule", config.inner_rule == "tests", "solved_reward"),
@@ -289,35 +290,45 @@ def validate(config: SearchConfig) -> str | None:
     )
     for name, is_required, required_name in requirements:
         if is_required and getattr(config, required_name) is None:
-            allowed = _DESCRIPTIONS[required_name]
+            allowed = descriptions[required_name]
             return f"{name} is {getattr(config, name)!r}, but {required_name} is null; allowed: {allowed}"
-    if config.test_every is not None and config.inner_rule != "budget":
+    if config.strategy == "nes" and config.score_transform >= 5 and (config.rank_apart or config.eval_every > 1):
+        line = f"score_transform is {config.score_transform}, which compares with the mean"
+        allowed = "allowed: rank_apart off and an eval_every of 1, or a score_transform from 0 to 4"
+        return f"{line}, but rank_apart is {config.rank_apart} and eval_every is {config.eval_every}; {allowed}"
+    return _test_every_error(config) or _test_limit_error(config)
+
+
+def _test_every_error(config: SearchConfig) -> str | None:
+    """Return the first error in settings that do not fit ``test_every``, None if there is none."""
+    if config.test_every is None:
+        return None
+    if config.inner_rule != "budget":
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
-    if config.test_every is not None and config.train_episodes is not None:
+    if config.train_episodes is not None:
         return f"test_every is {config.test_every}, but train_episodes is {config.train_episodes}; allowed: null"
     shortest = min(config.inner_steps, config.steps_in_use)
     if config.second_phase is not None and config.second_steps is not None:
         shortest = min(shortest, config.second_steps)
-    if config.test_every is not None and config.average_from + config.test_every > shortest:
-        return (
-            f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most {shortest}, the "
-            "steps of the shortest training (inner_steps, second_steps, deploy_steps), so that there is a test"
-        )
-    first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
-    if first is not None and (last is None or first > last):
+    first_test = config.average_from + config.test_every
+    if first_test > shortest:
+        line = f"average_from + test_every is {first_test}; allowed: at most {shortest}, the steps of the shortest"
+        return f"{line} training (inner_steps, second_steps, deploy_steps), so that there is a test"
+    return None
+
+
+def _test_limit_error(config: SearchConfig) -> str | None:
+    """Return the first error in settings that do not fit ``test_limit_first``, None if there is none."""
+    first, last, generations = config.test_limit_first, config.test_limit, config.test_limit_grows
+    if first is None:
+        return None
+    if last is None or first > last:
         return f"test_limit_first is {first}, but test_limit is {last}; allowed: a test_limit to grow to, or null"
-    if first is not None and (len(grows) != 2 or grows[0] >= grows[1]):
-        return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
+    if len(generations) != 2 or generations[0] >= generations[1]:
+        line = f"test_limit_grows is {' '.join(map(str, generations))}"
+        return f"{line}; allowed: two generations, the first before the second"
     # These settings compare returns of whole episodes with solved_reward, so a shorter limit must not cut episodes.
-    compares_returns = config.inner_rule == "tests" or config.objective == "threshold" or config.solved_bonus
-    if first is not None and compares_returns:
-        line = (
-            f"test_limit_first is {first}, but solved_reward, to which returns are compared, is one of whole episodes"
-        )
-        return f"{line}; allowed: test_limit_first null"
-    if config.strategy == "nes" and config.score_transform >= 5:
-        line = f"score_transform is {config.score_transform}, which compares with the mean"
-        allowed = "allowed: rank_apart off and an eval_every of 1, or a score_transform from 0 to 4"
-        if config.rank_apart or config.eval_every > 1:
-            return f"{line}, but rank_apart is {config.rank_apart} and eval_every is {config.eval_every}; {allowed}"
+    if config.inner_rule == "tests" or config.objective == "threshold" or config.solved_bonus:
+        line = f"test_limit_first is {first}, but solved_reward, to which returns are compared,"
+        return f"{line} is one of whole episodes; allowed: test_limit_first null"
     return None

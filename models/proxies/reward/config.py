@@ -89,9 +89,9 @@ class Config(SearchConfig, NetworkConfig, Reward):
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the default settings of the learned reward, of the search and of the agents that train with the reward,
-    for the preset and the mode in ``values`` and for ``game``. ``values`` are the settings that the user has chosen.
-    Defaults of the game override the preset's, and defaults of the mode override both. If preset "cheap" has no
-    defaults for a game, it has the defaults of "recipe". Raises SettingError for a preset that does not exist."""
+    for ``game`` and ``values``, the settings that the user has chosen. Defaults of the preset are overridden by
+    defaults of the game, and these by defaults of the mode. If preset "cheap" has no defaults for a game, it has the
+    defaults of "recipe". Raises SettingError for an unknown preset."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
@@ -127,7 +127,7 @@ def prepared_games() -> set[str]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return setting without effect in ``config`` -> the reason."""
+    """Return the settings that have no effect in ``config``, ``{name: reason}``."""
     info_weights = "its network is a weight for each number in info"
     proxy_scale = "rn_evolve_scale goes on from the factor of start_from"
     starts_from_proxy = config.start_from is not None

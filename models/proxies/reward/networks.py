@@ -36,10 +36,10 @@ class Networks:
             raise SettingError(f"{line} none; allowed here: {allowed_modes}", "mode")
         for name in ("rn_input_center", "rn_input_spread"):
             numbers = getattr(config, name)
-            if len(numbers) not in (0, obs_size):
+            if numbers and len(numbers) != obs_size:
                 raise SettingError(f"{name} is {list(numbers)}; allowed here: {obs_size} numbers, or none", name)
         self.linear = self.mode.info and not self.mode.state
-        num_inputs = (obs_size if self.mode.state else 0) + (info_size if self.mode.info else 0)
+        num_inputs = obs_size * self.mode.state + info_size * self.mode.info
         num_inputs = max(1, num_inputs)  # mode 0 has an unused network
         mlp = fitting.make_mlp(config, num_inputs, 1)
         self.parts = {"reward": mlp}
@@ -58,10 +58,12 @@ class Networks:
         return {"reward": flat[:, : self.network_size]}
 
     def output_scale(self, flat: Tensor) -> Tensor:
-        """Return the factor ``[M]`` on the output of each member's network: ``rn_output_scale``, with
-        ``rn_evolve_scale`` times e^x, with x the last of the member's parameters ``flat [M, size]``."""
+        """Return the factor ``[M]`` on the output of each member's network: ``rn_output_scale`` or, if a search changes
+        it, ``rn_output_scale * e^x``. Here x is the last of the member's parameters ``flat [M, size]``."""
         scale = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
-        return scale * flat[:, -1].exp() if self.config.rn_evolve_scale else scale
+        if not self.config.rn_evolve_scale:
+            return scale
+        return scale * flat[:, -1].exp()
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return weights ``[out, in]`` and biases ``[out]`` by their names in a file, as views of ``flat [size]``."""
@@ -87,18 +89,18 @@ class Networks:
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit phi as `fit` does, but with inputs and targets scaled to mean 0 and variance 1 during the fit. Then the
-        first and the last layer are changed to undo this scaling."""
-        center, spread = states.mean(0), states.std(0)
-        spread = spread.where(spread > 1e-6, 1.0)  # numbers that do not vary are only centred
-        mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
-        flat = self.fit(flat, (states - center) / spread, (targets - mean) / scale)
+        """Fit phi as `fit` does, but to inputs and targets that are scaled to mean 0 and variance 1. Then the first and
+        the last layer are changed to undo this scaling."""
+        state_mean, state_std = states.mean(0), states.std(0)
+        state_std = state_std.where(state_std > 1e-6, 1.0)  # numbers that do not vary are only centred
+        target_mean, target_std = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
+        flat = self.fit(flat, (states - state_mean) / state_std, (targets - target_mean) / target_std)
         layers = self.parts["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
-        fitting.undo_scaling(layers, (center, spread), (mean, scale))  # changes ``flat``
+        fitting.undo_scaling(layers, (state_mean, state_std), (target_mean, target_std))  # changes ``flat``
         return flat
 
     def with_weights(self, flat: Tensor) -> "Phi":
-        """Return the reward network phi with the parameters ``flat [M, size]``, which can be evaluated."""
+        """Return the function phi with the parameters ``flat [M, size]``."""
         return Phi(self, flat)
 
 
@@ -110,7 +112,7 @@ class Phi:
         config = networks.config
         self._mlp, self.uses_symexp = networks.parts["reward"], config.rn_output == "symexp"
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.network_size])
-        self._scale = networks.output_scale(flat).unsqueeze(1)
+        self._scale = networks.output_scale(flat).unsqueeze(1)  # [M, 1]
         self._center = torch.tensor(config.rn_input_center, device=flat.device)  # empty without scaling
         self._spread = torch.tensor(config.rn_input_spread, device=flat.device)
         self.table: Tensor | None = None  # [M, S], phi of every cell if the only input is a one-hot observation
@@ -141,7 +143,7 @@ class Phi:
         if mode.info:
             assert info is not None
             obs = torch.cat([obs, info], 2)
-        *_, outputs = self._mlp.forward(self._layers, obs.transpose(1, 2))  # [M, 1, E]
+        outputs = self._mlp.forward(self._layers, obs.transpose(1, 2))[-1]  # [M, 1, E]
         return self._to_phi(outputs[:, 0])
 
     def _to_phi(self, outputs: Tensor) -> Tensor:

@@ -160,12 +160,12 @@ class Config(SearchConfig, NetworkConfig, Supervised, Synthetic):
     """A population of synthetic environments, and the search in which it trains and tests fresh agents."""
 
 
-# Game -> its default proxy and preset, if a free reward network, the default of other games, fails there.
-_BY_DEFAULT = dict.fromkeys(
+# Games for which the default proxy and preset of `Synthetic` fail -> the proxy and the preset that work there.
+_GAME_DEFAULTS = dict.fromkeys(
     ("pendulum", "mountaincar", "mountaincar-continuous", "swimmer", "halfcheetah", "hopper"), ("bandit", "two_stage")
 )
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
-_PREPARED = frozenset({*SOLVED, *_BY_DEFAULT})  # games for which presets have settings
+_PREPARED = frozenset({*SOLVED, *_GAME_DEFAULTS})  # games for which presets have settings
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
@@ -177,10 +177,10 @@ def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for the preset
-    and the kind of proxy in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. Defaults
-    of the agents on a bandit override the preset's defaults, and defaults of the game override both. Raises
-    SettingError for a combination that does not exist."""
+    """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for ``game``
+    and ``values``, the settings that the user has chosen. Defaults of the preset are overridden by defaults of the
+    agents on a bandit, and these by defaults of the game. Raises SettingError for an unknown proxy or preset, or one
+    that does not fit the other choices."""
     game = game.partition(",")[0]  # without parameters
     proxy, preset = _proxy_and_preset(values, game)
     agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
@@ -192,14 +192,16 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if proxy == "bandit":
         # A search that starts from a policy uses the states that the policy visits. They lie close to each other, as
         # the states of a clone do, so the agents of such a search get the defaults of agents on a clone.
-        starts_from_policy = preset == "two_stage" and values.get("start_from") is not None and game not in _PREPARED
-        has_cells = values.get("first_states") == "cells"
+        has_start = values.get("start_from") is not None
+        starts_from_policy = preset == "two_stage" and has_start and game not in _PREPARED
         is_clone = preset == "clone" or starts_from_policy
+        has_cells = values.get("first_states") == "cells"
         defaults |= _agent_defaults(agents, tuned_game, is_clone, has_cells)
         if starts_from_policy:
             defaults["deploy_steps"] = tables["presets"]["bandit"]["clone"]["inner_steps"]
     defaults |= tables["games"][proxy].get(preset, {}).get(tuned_game, {})
-    if values.get("solved_reward", defaults.get("solved_reward")) is None:
+    solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
+    if solved_reward is None:
         defaults["quit_when_solved"] = False
     if preset == "broad" and len(agents) > 1:
         defaults["generations"] = 80  # twice the preset's 40, because each generation has two kinds of agents
@@ -209,11 +211,12 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset. Each is the user's choice in ``values``, else the default of ``game``, else the
-    default of all games. The default of the game is skipped if it does not fit the other choice: with the preset
-    "paper", which is for an MDP, the proxy of pendulum is an MDP, although its default is a bandit."""
+    """Return the proxy and the preset, such as ("mdp", "recipe"). Each is the user's choice in ``values``, else the
+    default of ``game``, else the default of all games. The default of the game is skipped if it does not fit the user's
+    other choice: the default proxy of pendulum is a bandit, but with preset "paper", which is for an MDP, it is an
+    MDP."""
     presets = load_presets("synthetic")["presets"]
-    default_proxy, default_preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
+    default_proxy, default_preset = _GAME_DEFAULTS.get(game, (Config.proxy, Config.preset))
     if values.get("preset", default_preset) not in presets[default_proxy]:
         default_proxy = Config.proxy
     proxy = values.get("proxy", default_proxy)
@@ -242,30 +245,34 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
     policy (``is_clone``), and its first states may then be cells of a grid (``has_cells``). With several agents, the
     names of settings have the name of the agent as a prefix (``PPO_lr``)."""
     tables = load_presets("synthetic")
-    changes = [tables["agents_by_game"].get(game, {})]  # dictionaries, agent -> settings; later ones override
-    if is_clone:
-        changes = [tables["clone_agents"]]
+    agent_tables = [tables["agents"]]  # each maps an agent to settings; later tables override earlier ones
+    if not is_clone:
+        agent_tables.append(tables["agents_by_game"].get(game, {}))
+    else:
+        agent_tables.append(tables["clone_agents"])
         if has_cells:
-            changes.append(tables["cell_agents"])
+            agent_tables.append(tables["cell_agents"])
         if not {"TD3", "DDPG", "SAC"}.isdisjoint(agents):
-            changes.append(tables["continuous_agents"])
+            agent_tables.append(tables["continuous_agents"])
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"
-        for table in (tables["agents"], *changes):
+        for table in agent_tables:
             defaults |= {prefix + name: value for name, value in table.get(agent, {}).items()}
     return defaults
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return setting without effect in ``config`` -> the reason."""
+    """Return the settings that have no effect in ``config``, ``{name: reason}``."""
     supervised, bandit = config.preset == "supervised", config.proxy == "bandit"
     preset, first_states = f"preset is {config.preset!r}", f"first_states is {config.first_states!r}"
+    search_settings = tuple(names_with(Config, "fit", False))
+    fit_settings = tuple(field.name for field in fields(Supervised))
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
     table_settings = ("table_size", "table_episodes", "target_scale", "scale_obs")
     return search.ineffective(config) | reasons_by_setting(
-        (supervised, tuple(names_with(Config, "fit", False)), f"{preset}, which searches for nothing"),
-        (not supervised, tuple(field.name for field in fields(Supervised)), preset),
+        (supervised, search_settings, f"{preset}, which searches for nothing"),
+        (not supervised, fit_settings, preset),
         (config.first_states != "table", table_settings, first_states),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
@@ -296,8 +303,7 @@ def validate(config: Config) -> str | None:
             return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
     for name, allowed in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
         value = getattr(config, name)
-        needs_target = value not in (None, "agents")
-        if config.reward_form == "free" and needs_target:
+        if config.reward_form == "free" and value not in (None, "agents"):  # all other values need a target
             line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
             return f"{line}; allowed: {allowed}, or a reward_form of {', '.join(FORMS[1:])}"
     if config.pairs is not None and config.first_states != "table":
@@ -313,9 +319,10 @@ def advice(config: Config) -> str:
     flags = "--proxy bandit --preset two_stage"
     if config.start_from is not None:
         flags += " with the same --start_from"
-    default_generations = Config.generations or 0
-    is_short = config.generations is not None and config.generations < default_generations
-    return f"more --generations or {flags}" if is_short else flags
+    assert Config.generations is not None
+    if config.generations is not None and config.generations < Config.generations:
+        return f"more --generations or {flags}"
+    return flags
 
 
 FAMILY = Family(

@@ -22,7 +22,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from understudy.kinds import FORMS, FREE
 
-_MOST_COMMON = 0.8  # of the rows of a table in which one action is right
+_MAX_ACTION_SHARE = 0.8  # largest share of the rows of a table in which the same action is right
 
 
 class Outcome(NamedTuple):
@@ -34,13 +34,14 @@ class Outcome(NamedTuple):
 
 
 class Networks:
-    """Architecture of one kind of synthetic environment.
+    """Architecture of the networks of a synthetic environment.
 
     An MDP has three networks, which map ``[action, state]`` to next state, reward and done. A discrete action is
-    one-hot, and nothing is clipped. A bandit has a reward network, or a target network, which maps a state to an action
-    with which actions are compared (`understudy.kinds.FORMS`). With learned resets there is an initial-state network,
-    whose input is normal noise. Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for
-    the bandit."""
+    one-hot, and nothing is clipped. A bandit has either a reward network or a target network. The target network maps a
+    state to an action, and the reward is higher the nearer the agent's action is to it (`understudy.kinds.FORMS`). If
+    initial states are learned, there is also an initial-state network, whose input is normal noise.
+
+    Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit."""
 
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.state_size = config, spaces, spaces.obs_shape[0]
@@ -49,13 +50,15 @@ class Networks:
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
         has_table = bandit and config.first_states == "table"
-        # Number of rows of the table of initial states; 0 without a table.
-        self.num_table_rows = (config.pairs or config.table_size) if has_table else 0
-        # Whether agents in training observe scaled states.
-        self.scales_obs = self.has_target and self.num_table_rows > 0 and config.scale_obs
+        self.num_table_rows = 0  # of the table of initial states; 0 without a table
+        if has_table:
+            self.num_table_rows = config.table_size if config.pairs is None else config.pairs
+        self.scales_obs = self.has_target and has_table and config.scale_obs  # whether agents train on scaled states
         self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
         learns_initial_states = config.first_states == "latent" if bandit else config.learned_reset
-        self.latent = (config.latent_size or size) if learns_initial_states else 0
+        self.latent = 0  # inputs of the initial-state network; 0 without one
+        if learns_initial_states:
+            self.latent = size if config.latent_size is None else config.latent_size
         if self.has_target:
             self.parts = {"target": make_mlp(config, size, self.action_size)}
         else:
@@ -73,47 +76,44 @@ class Networks:
         self.size = self.searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, size]``: first the ones that are searched, sampled as ``proxy_init`` says,
-        then the fixed ones: a standard normal table of states, and a center of 0 and a spread of 1 of a target.
-        ``done_bias`` is added to the last bias of the done network."""
-        parts = [part.initial(streams) for part in self.parts.values()]
+        """Sample initial parameters ``[M, size]``: the weights of the networks as ``proxy_init`` says, then the fixed
+        parameters. The table of states is standard normal, the target's center 0 and its spread 1. ``done_bias`` is
+        added to the last bias of the done network."""
+        weights = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
-            parts = []  # the samples above are not used, but they must advance the streams
+            weights = []  # the samples above are not used, but they must advance the streams
             for part in self.parts.values():
                 for layer in part.dense:
-                    parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
-                    parts.append(torch.zeros(len(streams), layer.outputs))
-        flat = torch.cat(parts, 1)
+                    weights.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
+                    weights.append(torch.zeros(len(streams), layer.outputs))
+        fixed_parameters = torch.zeros(len(streams), self.size - self.searched)
+        flat = torch.cat([*weights, fixed_parameters], 1)
         # `split`, `layers` and `fixed` return views, so writing to their results changes ``flat``.
+        networks, fixed = self.split(flat), self.fixed(flat)
         if "done" in self.parts:
-            *_, (_, last_bias) = self.parts["done"].layers(self.split(flat)["done"])
+            *_, (_, last_bias) = self.parts["done"].layers(networks["done"])
             last_bias += self.config.done_bias
         if self.has_target:
             # A target has weights N(0, 1/inputs), zero biases, and a last layer of zeros.
-            target_layers = self.parts["target"].layers(self.split(flat)["target"])
-            for weight, bias in target_layers[:-1]:
+            *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(networks["target"])
+            for weight, bias in hidden_layers:
                 _, outputs, inputs = weight.shape
                 weight.copy_(streams.normal(outputs, inputs) / inputs**0.5)
                 bias.zero_()
-            for tensor in target_layers[-1]:
-                tensor.zero_()
-        if self._fixed_shapes:
-            # Append the fixed parameters, zeros at first.
-            flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
-            fixed = self.fixed(flat)
-            if self.num_table_rows:
-                fixed["states.table"].copy_(streams.normal(self.num_table_rows, self.state_size))
-            if self.has_target:
-                fixed["target.spread"].fill_(1.0)
+            last_weight.zero_()
+            last_bias.zero_()
+            fixed["target.spread"].fill_(1.0)
+        if self.num_table_rows:
+            fixed["states.table"].copy_(streams.normal(self.num_table_rows, self.state_size))
         return flat
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]``, in which the first of ``states [M, N, S]`` of the real
-        environment are the table of initial states, if there is one.
+        """Return a copy of the parameters ``flat [M, size]``, adapted to ``states [M, N, S]`` of the real environment.
+        The first of them become the table of initial states, if there is one.
 
-        If there is a target network and ``scaled``, center and spread of its inputs become the mean and standard
-        deviation of all N states. Otherwise they remain, unless ``target_scale`` is "widest": then the spread increases
-        to the standard deviation, if that is larger.
+        If ``scaled``, center and spread of a target's inputs become the mean and standard deviation of all N states. If
+        not, they remain as they are, but with ``target_scale`` "widest" the spread never stays below the standard
+        deviation.
         """
         flat = flat.clone()
         fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
@@ -128,23 +128,23 @@ class Networks:
         return flat
 
     def limit_most_common_action(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [1, size]`` of a bandit with a target and a table of initial states.
-        In the table, a single discrete action is right in `_MOST_COMMON` of the rows at most, because agents would
-        learn to choose it everywhere. Copies of other rows replace rows of this action."""
+        """Return a copy of the parameters ``flat [1, size]`` of a bandit with a target, whose table of initial states
+        is more balanced. If one discrete action is right in more than `_MAX_ACTION_SHARE` of the rows, agents learn to
+        choose it everywhere. So copies of other rows replace the rows that are too many."""
         flat = flat.clone()
         table = self.fixed(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
         actions = self.with_weights(flat).target_actions(table)[0]
         is_common = actions == actions.mode().values
         common_rows, other_rows = is_common.nonzero()[:, 0], (~is_common).nonzero()[:, 0]
-        excess = max(0, len(common_rows) - int(_MOST_COMMON * len(actions)))
+        excess = max(0, len(common_rows) - int(_MAX_ACTION_SHARE * len(actions)))
         if len(other_rows):
             copied_rows = other_rows[torch.arange(excess) % len(other_rows)]
             table[0, common_rows[:excess]] = table[0, copied_rows]
         return flat
 
     def scaled(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]`` for observations that are already scaled (`scale_states`),
-        with a scaled table, and with the same rewards."""
+        """Return a copy of the parameters ``flat [M, size]`` whose states are scaled (`scale_states`) and whose rewards
+        are the same. The table is scaled, and the target scales its inputs no more."""
         flat = flat.clone()
         fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
@@ -153,12 +153,15 @@ class Networks:
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that a search does not change by name, as views of all parameters ``flat [M, size]``:
-        the center and spread of the target's inputs, and the table of initial states, if the bandit has them."""
-        shapes = self._fixed_shapes
-        counts = [math.prod(shape) for shape in shapes.values()]
-        views = flat[:, self.searched :].split(counts, 1) if counts else ()
-        return {name: view.unflatten(1, shapes[name]) for name, view in zip(shapes, views, strict=True)}
+        """Return the parameters of a bandit that a search does not change, as views of all parameters ``flat [M,
+        size]``: with a target "target.center" and "target.spread" ``[M, S]``, the scale of its inputs, and with a table
+        of initial states "states.table" ``[M, rows, S]``."""
+        views, start = {}, self.searched
+        for name, shape in self._fixed_shapes.items():
+            end = start + math.prod(shape)
+            views[name] = flat[:, start:end].unflatten(1, shape)
+            start = end
+        return views
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
@@ -188,7 +191,7 @@ class Networks:
 
 class Program:
     """Networks with their parameters, which compute steps of M synthetic environments. With one hidden layer and no
-    target, the networks of a step are joined to one wide network, so that a step takes two matrix products."""
+    target, the networks of a step are joined to a wide network (`_fold`), so that a step takes two matrix products."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
@@ -212,15 +215,17 @@ class Program:
         outputs of all networks. Weights are ``[M, out, in]`` and biases ``[M, out, 1]``."""
         first_layers = [first_layer for first_layer, _ in networks]
         last_layers = [last_layer for _, last_layer in networks]
-        # Joined along the outputs. With the transposes, outputs are the last axis in the memory of the result.
+        # The inputs are the same, so weights are joined along the outputs. The transposes make outputs the last axis in
+        # the memory of the result.
         first_weight = torch.cat([weight.transpose(1, 2) for weight, _ in first_layers], 2).transpose(1, 2)
         first_bias = torch.cat([bias for _, bias in first_layers], 1)
         last_bias = torch.cat([bias for _, bias in last_layers], 1)
-        num_inputs, num_hidden, num_outputs = first_weight.shape[2], first_weight.shape[1], last_bias.shape[1]
-        width = num_hidden // len(networks)
-        blocks = []  # of a block-diagonal weight: a network has the columns of its hidden units, and zeros in others
+        _, num_hidden, num_inputs = first_weight.shape
+        num_outputs, width = last_bias.shape[1], num_hidden // len(networks)
+        blocks = []  # rows of a block-diagonal weight: zeros in the columns of the other networks' hidden units
         for i, (weight, _) in enumerate(last_layers):
-            blocks.append(F.pad(weight, (i * width, num_hidden - (i + 1) * width)))
+            units_before, units_after = i * width, num_hidden - (i + 1) * width
+            blocks.append(F.pad(weight, (units_before, units_after)))  # [M, out of this network, num_hidden]
         last_weight = torch.cat(blocks, 1)
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
         part = self.networks.parts[self.names[0]]
@@ -249,8 +254,8 @@ class Program:
         return Outcome(outputs[:, :size].transpose(1, 2), outputs[:, size], outputs[:, size + 1])
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return rewards ``[M, E]`` by the differences between the actions taken and the actions of the target network.
-        Continuous actions are compared in units of half their range, clipped to [-1, 1], discrete ones one-hot."""
+        """Return rewards ``[M, E]``, which depend on the difference between the agent's ``action`` and the target
+        network's. Discrete actions are compared as one-hot vectors, continuous ones scaled to [-1, 1] and clipped."""
         assert self.form is not None
         outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
