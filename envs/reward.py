@@ -142,8 +142,8 @@ class Stages(BaseStages):
         self.parameters = Networks(config, self.spaces)
         self._base_name = game.partition(",")[0]  # without parameters
         mode = self.parameters.mode
-        self._is_of_state_alone = mode.state and not mode.info  # whether the state is the only input of phi
-        if config.rn_init != "torch" and not self._is_of_state_alone:
+        self._reads_state_only = mode.state and not mode.info  # whether the state is the only input of phi
+        if config.rn_init != "torch" and not self._reads_state_only:
             line = f"rn_init is {config.rn_init!r}, but mode is {config.mode}, where phi is not of the state alone"
             raise SettingError(f"{line}; allowed: torch", "rn_init")
         if config.rn_init == "hand" and self._base_name not in HAND:
@@ -152,8 +152,8 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]``: sampled or, by ``rn_init``, fitted to a potential made by hand, to real
-        rewards, or to values of terminations."""
+        """Return initial parameters ``[M, D]``. They are sampled, and then fitted as ``rn_init`` says: to a handmade
+        potential, to real rewards, or to values of terminations."""
         flat = self.parameters.initial(streams)
         init = self.config.rn_init
         if init == "torch":
@@ -169,22 +169,23 @@ class Stages(BaseStages):
 
     def check_policy(self, source: str) -> bool:
         """Raise SettingError unless phi is a potential of the state alone, which can be fitted to returns."""
-        if not (self.parameters.mode.potential and self._is_of_state_alone):
+        if not (self.parameters.mode.potential and self._reads_state_only):
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
         return False
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a potential that predicts the discounted returns of a policy from the state.
-        ``streams`` is a single stream. The potential is fitted to nine tenths of the ``rn_episodes`` episodes; the
-        others give ``explained_variance``."""
+        ``streams`` is a single stream. The potential is fitted to nine tenths of the ``rn_episodes`` episodes, and
+        ``explained_variance`` is computed from the others."""
         count, discount = self.config.rn_episodes, self.config.rn_discount
         states, returns = episodes.returns(discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, returns)
         test_states, test_returns = episodes.returns(discount, math.ceil(count / 10))
-        phi = self.parameters.with_weights(flat)
-        errors = test_returns - phi(test_states[None])[0]  # of the only member
-        self.explained_variance = 1 - float(errors.var() / test_returns.var().clamp(min=1e-12))  # never divides by 0
+        (predicted_returns,) = self.parameters.with_weights(flat)(test_states[None])  # of the only member
+        error_variance = (test_returns - predicted_returns).var()
+        return_variance = test_returns.var().clamp(min=1e-12)  # never 0, because it is a divisor
+        self.explained_variance = 1 - float(error_variance / return_variance)
         return flat
 
     @torch.no_grad()

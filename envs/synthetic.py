@@ -37,8 +37,8 @@ Starts = Callable[[Tensor], Tensor]
 
 
 class SyntheticDynamics(Dynamics):
-    """Dynamics that learned networks compute. The observation is the state ``[M, E, S]``. If observations of the real
-    environment are one-hot, so is the observation, with the 1 at the largest number of the state, as published.
+    """Dynamics that learned networks compute. The observation is the state ``[M, E, S]``. If the real environment has
+    one-hot observations, it is one-hot too, with the 1 at the largest number of the state, as published.
 
     Episodes terminate if the output d of the done network is above `ENDS_ABOVE`. With ``raw_done`` the discount of an
     MDP is 1 - d, as published. Otherwise it is 0 at termination and 1 before. Nothing is clipped."""
@@ -63,7 +63,7 @@ class SyntheticDynamics(Dynamics):
             return torch.eye(num_cells)[seeded.integers(seeds, num_cells)]
         if not networks.latent:
             return self.starts(seeds)
-        # The network takes [M, N, latent]: the other axes of seeds are flattened into N.
+        # The network takes noise [M, N, latent], so the other axes of seeds are flattened into N.
         member_seeds = seeds.movedim(-2, 0)  # [M, ..., E]
         noise = seeded.normal(member_seeds.flatten(1), networks.latent).float()
         states = self.program.first_states(noise)  # [M, N, S]
@@ -127,26 +127,24 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """Return the two settings about visited states, which have an effect only if there is a table of initial states
-        and the range of observations, by which it is otherwise filled, is unknown."""
+        """Return the two settings about visited states, unless the table of initial states is filled with them, because
+        the range of observations is unknown."""
         if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Replace the states only if there is a target network and the range of observations is unknown. With
-        ``pairs``, also ``scaled`` must be True."""
+        """Fill the table of initial states with visited ones, if there is a target and the range of observations is
+        unknown. With ``pairs``, do so only if ``scaled``, because the search then changes the table itself."""
         networks = self.parameters
-        if not (self.lacks_table_range and networks.has_target):
-            return flat
-        if networks.config.pairs and not scaled:  # the search changes the initial states itself
+        if not (self.lacks_table_range and networks.has_target) or (networks.config.pairs and not scaled):
             return flat
         states = get_obs(self._target_policy(flat[None]), self.num_scaling_obs, networks.config.table_episodes)
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """Return the weights of the networks or, with the setting ``pairs``, a pair ``[S + A]`` for each row of the
-        table of initial states: the state, scaled as an input of the target network, and the network's output."""
+        """Return the weights of the networks. With the setting ``pairs``, return instead a pair ``[S + A]`` for each
+        row of the table of initial states: the state, scaled as an input of the target, and the target's output."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -156,28 +154,29 @@ class Stages(BaseStages):
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """Copy the tables from ``template [D]``. With ``pairs``, `train_on_pairs` instead trains the targets, all from
-        the same initial weights."""
+        """Append the fixed parameters of ``template [D]`` to the weights. With ``pairs``, train a target on them
+        (`train_on_pairs`), always from the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
-        if networks.config.pairs is None:  # the weights come before the tables
-            return torch.cat([part, template[networks.searched :].expand(*leading_shape, -1)], -1)
+        if networks.config.pairs is None:
+            fixed_parameters = template[networks.searched :].expand(*leading_shape, -1)
+            return torch.cat([part, fixed_parameters], -1)
         pairs = part.reshape(-1, part.shape[-1])
         same_streams = lockstep_streams([0] * len(pairs), "first weights")
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Train a target network for each member on its pairs of a state and an action, and return the parameters ``[M,
-        D]``. ``pairs [M, K]`` holds the pairs as one row of numbers (`searched_part`). The states also become the table
-        of initial states. ``streams`` sample the initial weights. Center and spread of states are copied from
-        ``template [D]``, the parameters of another proxy."""
+        """Train a target network for each member on its pairs of state and action, ``pairs [M, K]`` (`searched_part`).
+        Return all parameters ``[M, D]``. The states also become the table of initial states. ``streams`` sample the
+        initial weights. The scale of the target's inputs is copied from ``template [D]``, the parameters of another
+        proxy."""
         networks = self.parameters
         rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
         states, target_actions = rows.split([networks.state_size, networks.action_size], 2)
         if not isinstance(self.spaces.actions, Discrete):
             target_actions = target_actions.clamp(-1, 1)
-        initial_weights = networks.initial(streams)[:, : networks.searched]
-        flat = torch.cat([initial_weights, template[networks.searched :].expand(len(pairs), -1)], 1)
+        flat = networks.initial(streams)
+        flat[:, networks.searched :] = template[networks.searched :]
         # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
         fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(unscale_states(states, fixed))
@@ -202,16 +201,19 @@ class Stages(BaseStages):
         return self._clones_values
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """Return parameters ``[1, D]`` of a bandit whose reward is highest for the actions of the policy, or equals its
-        action values. The clone is fitted in states from episodes of the policy. Then, ``dagger_rounds`` times (DAgger,
-        Ross et al. 2011), states from episodes of the clone are added, and it is fitted again; only a target network
-        can play such episodes. If initial states are cells, the clone is fitted in all cells instead."""
+        """Return parameters ``[1, D]`` of a clone of the policy: a bandit whose reward is highest for the policy's
+        actions, or equals its action values.
+
+        The clone is fitted to the policy in states from episodes of the policy. Then states from episodes of the clone
+        are added, and it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011). Only a clone with a
+        target network can play. If initial states are cells, the clone is fitted in all cells instead."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:
             return self._fit_to_policy(flat, policy, torch.eye(networks.state_size))
         states = episodes.states(self.num_scaling_obs, config.table_episodes)  # [N, S]
-        for _ in range(config.dagger_rounds if networks.has_target else 0):
+        dagger_rounds = config.dagger_rounds if networks.has_target else 0
+        for _ in range(dagger_rounds):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
             act = self._target_policy(flat)
             # Half as many as from the policy itself. The first states fill the table, so the order is random.
@@ -280,11 +282,11 @@ class Stages(BaseStages):
         return self._starts(seeds)
 
     @torch.no_grad()
-    def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step with the parameters ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``, and actions
-        ``[B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool."""
-        states, actions = map(torch.as_tensor, inputs)
-        outcome = self.parameters.with_weights(flat).step(states[None].float(), actions[None])
+    def forward(self, flat: Tensor, states: Any, actions: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute a step with the parameters ``flat [1, D]``, from ``states [B, S]`` with ``actions [B]`` or ``[B,
+        A]``, which may be arrays. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool."""
+        batch_states, batch_actions = torch.as_tensor(states)[None].float(), torch.as_tensor(actions)[None]
+        outcome = self.parameters.with_weights(flat).step(batch_states, batch_actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
@@ -295,8 +297,7 @@ class Stages(BaseStages):
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
-        # With scaled observations, ``scale`` adapts the policies that train here to real observations.
-        if self.parameters.scales_obs:
+        if self.parameters.scales_obs:  # ``scale`` adapts the policies that train here to real observations
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs)

@@ -79,8 +79,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def slope_of(activation: str, leak: float = LEAK) -> str | float:
-    """Return the slope below 0 of an activation that is a form of leaky ReLU (``leak`` for leakyrelu), or the name of
-    any other activation."""
+    """Return the slope below 0 of an activation that is a form of leaky ReLU: 0 for relu, 1 for identity, ``leak`` for
+    leakyrelu. Return the name of any other activation."""
     slopes = {"relu": 0.0, "leakyrelu": leak, "identity": 1.0}
     return slopes.get(activation, activation)
 
@@ -102,7 +102,10 @@ class Network(nn.Module):
 
     def _initial_of_member(self, generator: torch.Generator) -> Tensor:
         """Sample the parameters of a member, ``[D]``."""
-        return torch.cat([part.reshape(-1) for layer in self.layers for part in layer.initial(generator)])
+        parts: list[Tensor] = []  # weight and bias of each layer in turn
+        for layer in self.layers:
+            parts += layer.initial(generator)
+        return torch.cat([part.reshape(-1) for part in parts])
 
     def weights(self, flat: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
         """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, as views of the parameters ``flat [M,
@@ -126,9 +129,9 @@ class Network(nn.Module):
 
 
 def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Return uninitialised memory, a flat tensor whose length is a multiple of ``BLOCK``, and a view of its first
-    numbers as a tensor of ``shape``. Both have the dtype and device of ``reference``. Apply elementwise functions to
-    the whole memory, so that the numbers with other rounding are padding."""
+    """Allocate a flat tensor whose length is a multiple of `BLOCK`. Return it, and a view of its first numbers as a
+    tensor of ``shape``, both uninitialised and with the dtype and device of ``reference``. Elementwise functions must
+    be applied to the whole flat tensor. Then the numbers that they round differently are padding."""
     count = prod(shape)
     size = -(-count // BLOCK) * BLOCK  # rounded up
     memory = torch.empty(size, dtype=reference.dtype, device=reference.device)
@@ -136,8 +139,8 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply an elementwise ``function`` to ``x``, so that all elements of the result and of the gradient are rounded
-    alike."""
+    """Apply an elementwise ``function`` to ``x``, padded to whole blocks, so that all elements of the result and of the
+    gradient are rounded alike."""
     padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
     return function(padded)[: x.numel()].view(x.shape)
 
@@ -188,8 +191,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
-    """Return the first layers, which several networks share, and the number of features that they compute. The layers
-    are convolutions with ``channels`` for images, otherwise the identity."""
+    """Return the first layers, which several networks share, and the number of features that they compute: convolutions
+    with ``channels`` if observations are images, otherwise the identity."""
     if not spaces.is_image:
         return nn.Identity(), spaces.obs_shape[0]
     network = ConvolutionalTrunk(spaces, channels, streams)

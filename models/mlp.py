@@ -37,25 +37,32 @@ class Columns:
     def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
         """Return ``activation(weight @ x + bias)`` for each of M members: ``[M, out, in], [M, out, 1], [M, in, B] ->
         [M, out, B]``. ``slope`` is the slope of leakyrelu below 0. None and "identity" apply no activation; elu and
-        silu are not supported here. A layer of one input is computed as an elementwise product, one column (B = 1) or
-        a layer of one output as a product and a sum, but one column of a large layer as two equal columns.
+        silu are not supported here.
+
+        A matrix-vector product would round depending on M. So one column (B = 1) or a layer of one output is computed
+        as a product and a sum, a layer of one input as an elementwise product, and one column of a large layer as two
+        equal columns.
         """
-        one_column, one_input, one_output = x.shape[2] == 1, weight.shape[2] == 1, weight.shape[1] == 1
-        if one_column and weight.shape[1] * weight.shape[2] > _LARGE:
+        members, num_outputs, num_inputs = weight.shape
+        batch = x.shape[2]
+        if batch == 1 and num_outputs * num_inputs > _LARGE:
             return Columns.affine(weight, bias, x.repeat(1, 1, 2), activation, slope)[:, :, :1]
         # ``out`` is a view of ``memory`` without its padding.
-        memory, out = allocate_blocks((weight.shape[0], weight.shape[1], x.shape[2]), x)
+        memory, out = allocate_blocks((members, num_outputs, batch), x)
         # tanh(x) is computed as 2 sigmoid(2 x) - 1, which equals it within 2e-7, in a quarter of the time of
         # torch.tanh. So the products are multiplied by 2 here.
         factor = 2 if activation == "tanh" else 1
-        if one_column and weight.stride(2) > 1:  # stored [in, out]
-            torch.add((weight.transpose(1, 2) * x).sum(1).unsqueeze(2), bias, out=out).mul_(factor)
-        elif one_column:
-            torch.add((weight * x.transpose(1, 2)).sum(2, keepdim=True), bias, out=out).mul_(factor)
-        elif one_input:
+        if batch == 1 and weight.stride(2) > 1:  # the weight is stored as [in, out]
+            product = (weight.transpose(1, 2) * x).sum(1).unsqueeze(2)
+            torch.add(product, bias, out=out).mul_(factor)
+        elif batch == 1:
+            product = (weight * x.transpose(1, 2)).sum(2, keepdim=True)
+            torch.add(product, bias, out=out).mul_(factor)
+        elif num_inputs == 1:
             torch.addcmul(bias, weight, x, out=out).mul_(factor)
-        elif one_output:
-            torch.add((weight.transpose(1, 2) * x).sum(1, keepdim=True), bias, out=out).mul_(factor)
+        elif num_outputs == 1:
+            product = (weight.transpose(1, 2) * x).sum(1, keepdim=True)
+            torch.add(product, bias, out=out).mul_(factor)
         else:
             torch.baddbmm(bias, weight, x, beta=factor, alpha=factor, out=out)
         if activation == "relu":
@@ -70,7 +77,7 @@ class Columns:
     def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
         """Return d loss / d weight, summed over the batch: ``[M, in, out]`` if the weight is stored ``transposed``,
         else ``[M, out, in]``. ``layer_input`` is ``[M, in, B]``; ``gradient [M, out, B]`` is d loss / d output."""
-        left, right = (layer_input, gradient) if transposed else (gradient, layer_input)
+        left, right = (layer_input, gradient) if transposed else (gradient, layer_input)  # [M, rows or columns, B]
         if left.shape[1] == 1:  # a product and a sum: a matrix-vector product would round depending on M
             return (left * right).sum(2).unsqueeze(1)
         return torch.bmm(left, right.transpose(1, 2))
@@ -95,7 +102,7 @@ class Rows:
         """Return ``activation(x @ weight + bias)``: ``[M, in, out], [M, out], [M, B, in] -> [M, B, out]``. ``slope`` is
         leakyrelu's. None, "identity", "prelu" and "silu" apply no activation; `MLP` applies the last two itself."""
         if activation == "elu":
-            if x.shape[1] == 1:  # `dense` can write only two or more rows to ``out``
+            if x.shape[1] == 1:  # computed as two equal rows, because `dense` cannot write a single row to ``out``
                 return Rows.affine(weight, bias, x.expand(-1, 2, -1), activation)[:, :1]
             memory, out = allocate_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
             dense(x, weight, bias, out)
@@ -161,7 +168,7 @@ Layer = tuple[Tensor, Tensor]
 
 class MLP:
     """The architecture of a network. ``sizes`` are the number of inputs, the widths of the hidden layers and the number
-    of outputs. It holds no parameters: ``mlp(flat, x)`` receives them as ``flat [M, size]``, other methods as the
+    of outputs. An `MLP` holds no parameters: ``mlp(flat, x)`` receives them as ``flat [M, size]``, other methods as the
     result of `layers`.
 
     ``activation`` of the hidden layers is relu, leakyrelu (``leak`` is its slope), tanh, identity or prelu (one learned
@@ -228,7 +235,7 @@ class MLP:
         return torch.cat([*parts, slope, torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
-        """Return the layers of the parameters ``flat [M, size]``, as views of their memory. With prelu, an additional
+        """Return weight and bias of each layer as views of the parameters ``flat [M, size]``. With prelu, an additional
         last pair holds the slope ``[M, 1, 1]`` twice."""
         *parts, _padding = flat.split([*self._counts, self.padding], dim=1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
@@ -241,23 +248,24 @@ class MLP:
         return layers
 
     def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return two lists that describe the network of ``member``, from the parameters ``flat [M, size]`` and without
-        autograd: weight ``[out, in]`` and bias ``[out]`` of each layer, and the activation of each hidden layer. An
-        activation is a number if it is a leaky ReLU (the slope below 0), otherwise a name."""
+        """Return layers and activations of ``member``, from the parameters ``flat [M, size]`` and without autograd:
+        weight ``[out, in]`` and bias ``[out]`` of each layer, and a name or a number for each hidden layer. A number is
+        the slope below 0 of a form of leaky ReLU."""
         layers = self.layers(flat.detach()[member : member + 1])
         activation = slope_of(self.activation, self.leak)
         if self._is_prelu:
             slope, _ = layers.pop()
             activation = float(slope)
-        pairs = []
+        member_layers = []
         for weight, bias in layers:
-            pairs.append((weight[0].T if self.products is Rows else weight[0], bias.flatten()))
-        return pairs, [activation] * (self.depth - 1)
+            member_weight = weight[0].T if self.products is Rows else weight[0]  # [out, in]
+            member_layers.append((member_weight, bias.flatten()))
+        return member_layers, [activation] * (self.depth - 1)
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """Run the network on ``x [M, in, B]`` (in rows: ``[M, B, in]``). Return the trace that `backward` needs: the
-        output of each hidden layer, then the output of the network. With prelu and silu, the trace holds the input of
-        each activation instead of its output."""
+        output of each hidden layer, then the output of the network. With prelu and silu, the trace has the input of
+        each hidden layer's activation, not its output."""
         activations: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
         for weight, bias in layers[: self.depth - 1]:  # the hidden layers
@@ -282,8 +290,9 @@ class MLP:
         parts: list[Tensor] = []  # from the last layer to the first: bias, weight
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            traced = x if i == 0 else activations[i - 1]
-            layer_input = self._activate(layers, traced) if i > 0 and self._traces_input else traced
+            layer_input = traced = x if i == 0 else activations[i - 1]
+            if i > 0 and self._traces_input:
+                layer_input = self._activate(layers, traced)
             weight_gradient = self.products.weight_gradient(layer_input, gradient, self._transposed[i])
             parts += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
             if i == 0 and not need_input_gradient:

@@ -24,8 +24,8 @@ from models.varied import groups
 
 
 class OffPolicyAgent(InnerAgent):
-    """Base class of agents with a replay buffer. Subclasses set the attributes below. Of the ``random_numbers``,
-    "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
+    """Base class of agents with a replay buffer. Subclasses set the attributes below. ``random_numbers["replay"] [M, U,
+    B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
 
     saved: ClassVar[tuple[str, ...]] = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity", "steps")
     optimizer: MemberAdam  # of ``flat_parameters``
@@ -63,7 +63,7 @@ class OffPolicyAgent(InnerAgent):
         batch = self.replay_buffer.sample(uniform)
         if self.curiosity is not None:
             action = batch["action"]
-            if isinstance(self.spaces.actions, Discrete) and action.dim() == 3:  # vectors, such as one-hot ones
+            if isinstance(self.spaces.actions, Discrete) and action.dim() == 3:  # stored as vectors [M, B, A]
                 action = action.argmax(2)
             novelty = self.curiosity.rewards(batch["obs"], action, batch["next_obs"], learning)
             batch["reward"] = batch["reward"] + novelty
@@ -76,9 +76,9 @@ class OffPolicyAgent(InnerAgent):
         learning = self.learning()
         statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
         if self.random_numbers and learning.any():
-            # `minibatch` would also train the networks of ``curiosity``. They are trained in no member here.
-            no_member = torch.zeros(self.members, dtype=torch.bool)
-            statistics = self.statistics(self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member))
+            uniform = self.numbers_of_update(-1)["replay"]
+            no_member = torch.zeros(self.members, dtype=torch.bool)  # so that no network of ``curiosity`` is trained
+            statistics = self.statistics(self.minibatch(uniform, learning=no_member))
         return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
 
     def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -86,8 +86,8 @@ class OffPolicyAgent(InnerAgent):
         raise NotImplementedError
 
     def value_statistics(self, optimizer: MemberAdam, loss: Tensor, q: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return statistics of the values ``q [M, K, B]`` of K critics, ``{name: [M]}``: their mean, the variance of
-        the TD targets ``target [M, B]`` that the first critic explains, and the norm of the gradient of their ``loss
+        """Return statistics of the values ``q [M, K, B]`` of K critics, ``{name: [M]}``: their mean, the explained
+        variance of the TD targets ``target [M, B]`` by the first critic, and the norm of the gradient of their ``loss
         [M]``. The ``optimizer`` of the critics takes no step."""
         loss.sum().backward()
         q = q.detach()
@@ -103,7 +103,7 @@ class OffPolicyAgent(InnerAgent):
 
     @property
     def first_update(self) -> int:
-        """A lower bound, because it is not known in advance how many steps ``init_episodes`` will take."""
+        """The earliest step at which an update is possible. It may come later, after ``init_episodes`` episodes."""
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:
@@ -115,7 +115,8 @@ class OffPolicyAgent(InnerAgent):
 
 
 class OrnsteinUhlenbeck(Stateful):
-    """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
+    """Ornstein-Uhlenbeck noise x, ``level [M, E, A]``. A step is ``x += -THETA x DT + sqrt(DT) n`` with standard normal
+    n.
 
     x is 0 at the start of an episode. Its standard deviation is about 0.1 after one step, 0.9 after a hundred, 1.8 in
     the limit. The value of THETA is from Lillicrap et al. 2016, arXiv 1509.02971, the value of DT from
@@ -176,10 +177,10 @@ class TwinCritics(nn.Module, Stateful):
 
     def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
         """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
-        # Critics are members of ``network``: the first critic of member 0, the second one of member 0, and so on.
-        pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
+        # The network has M * count members: the first critic of member 0, the second one of member 0, and so on.
+        inputs = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
         weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
-        return self.network(weights, pair).view(len(flat), count, -1)
+        return self.network(weights, inputs).view(len(flat), count, -1)
 
     def update_targets(self, tau: float, members: Tensor | None = None) -> None:
         """Move the target networks of ``members [M]`` bool (None: all) towards the critics (`polyak_update`)."""
@@ -209,12 +210,11 @@ class TwinCriticAgent(OffPolicyAgent):
         streams = lockstep_streams(seeds, "weights")
         self.network = MLP([self.obs_size, *hidden, self.outputs_per_action * self.action_size], config.activation)
         self.flat_parameters = nn.Parameter(self._initial_weights(streams), requires_grad=False)
-        rates = torch.tensor([member_config.lr for member_config in self.member_configs])
-        self.optimizer = MemberAdam(self.flat_parameters, rates)
-        twin_critics = getattr(config, "twin_critics", True)  # SAC has no such setting: it always uses both
-        self.critics = TwinCritics(
-            [self.obs_size + self.action_size, *hidden, 1], config.activation, streams, rates, twin_critics
-        )
+        lr = torch.tensor([member_config.lr for member_config in self.member_configs])
+        self.optimizer = MemberAdam(self.flat_parameters, lr)
+        twins = getattr(config, "twin_critics", True)  # SAC has no such setting: it always uses both
+        critic_sizes = [self.obs_size + self.action_size, *hidden, 1]
+        self.critics = TwinCritics(critic_sizes, config.activation, streams, lr, twins)
         self.critic_optimizer = self.critics.optimizer  # an attribute, because ``saved`` has names of attributes
         columns = {
             "obs": ((self.obs_size,), torch.float32),
@@ -238,9 +238,9 @@ class TwinCriticAgent(OffPolicyAgent):
         return self.network.initial(streams)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of a step for `NoiseBlocks`. To act, a member that does not learn yet takes uniform
-        numbers ``random``, any other normal numbers ``explore``. In each update, ``replay`` chooses the minibatch, and
-        ``next`` is the noise on actions in the next states."""
+        """Return names and shapes of the random numbers of a step for `NoiseBlocks`. A member acts by the uniform
+        numbers "random" until it learns, then with the normal noise "explore". In each update, "replay" chooses the
+        minibatch, and "next" is the noise on actions in the next states."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
@@ -263,8 +263,8 @@ class TwinCriticAgent(OffPolicyAgent):
         return critic_loss.detach()
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the sum of the losses of K critics (1 or 2) on the minibatch ``batch``, ``[M]``, the critics' values
-        ``[M, K, B]`` and the TD targets ``[M, B]``. ``random_numbers`` contain the noise on next actions."""
+        """Return the loss of K critics (1 or 2) on the minibatch ``batch``, ``[M]``, their values ``[M, K, B]``, and
+        the TD targets ``[M, B]``. The loss is summed over critics. ``random_numbers`` has the noise on next actions."""
         with torch.no_grad():
             # The column "discount" is 0 after a termination, otherwise 1.
             next_q = self.next_q(batch["next_obs"], random_numbers)
@@ -309,7 +309,7 @@ class TwinCriticAgent(OffPolicyAgent):
         return 2 * self.random_numbers["random"] - 1
 
     def clip(self, vectors: Tensor) -> Tensor:
-        """Scale action ``vectors [M, E, A]`` from [-1, 1] to the environment's bounds, and clip them to these."""
+        """Scale action ``vectors [M, E, A]`` from [-1, 1] to the environment's bounds, and clip them."""
         scaled_vectors = torch.addcmul(self.centre, vectors, self.half_range)
         return scaled_vectors.maximum(self.low).minimum(self.high)
 

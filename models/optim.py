@@ -14,7 +14,7 @@ from models.state import Stateful, check_like
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
-    """Return a method without its decorator. The decorator would load torch's compiler, which takes over a second."""
+    """Return a method of torch without its decorator, which would load torch's compiler and take over a second."""
     return getattr(method, "__wrapped__", method)
 
 
@@ -40,7 +40,7 @@ class Adam(LeanOptimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Make one step with the gradients in ``param.grad``; skip parameters without one."""
+        """Make one step with the gradients ``param.grad``. Parameters without a gradient do not change."""
         for group in self.param_groups:
             group["step_count"] += 1
             beta1, beta2 = group["betas"]
@@ -84,9 +84,9 @@ def _update_moments(
 
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Return two tables of Adam's bias corrections by step count, computed in float64: 1 / (1 - beta1**count), and the
-    square root of 1 - beta2**count. In their last entry, and at all larger counts, both are 1 in float32. The entries
-    for a count of 0 have no effect."""
+    """Return two tables of Adam's bias corrections, indexed by step count and computed in float64: 1 / (1 -
+    beta1**count), and the square root of 1 - beta2**count. They end when both are 1 in float32, as at all larger
+    counts. Entry 0 is not used."""
     beta1, beta2 = betas
     factor1, root_correction2, count = [1.0], [1.0], 0
     while count == 0 or max(betas) ** count > 2e-8:  # 1 ± 2e-8 is 1 in float32
@@ -211,10 +211,11 @@ class AdamW:
 
 
 class LockstepAdam(FlatOptimizer):
-    """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
-    ``separate_steps``, members may also step separately, and ``count`` is a tensor ``[M]`` int64, otherwise one
-    integer. The fused kernel (see `AdamW`) is called once if all members have one learning rate and
-    ``separate_steps`` is off, otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`."""
+    """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). With
+    ``separate_steps`` members may also step separately, so ``count`` is a tensor ``[M]`` int64 instead of one integer.
+
+    The fused kernel (see `AdamW`) is called once for all members if they have the same learning rate and step count,
+    otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`."""
 
     def __init__(
         self,
@@ -233,7 +234,8 @@ class LockstepAdam(FlatOptimizer):
     def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
         """Make one step with ``grad [M, D]`` and learning rates times ``lr_factor``, in the members ``learning [M]``
         bool (None: all). With ``learning``, the optimizer must have ``separate_steps``."""
-        if isinstance(self.count, int) and len(set(self.lr)) == 1:
+        has_one_lr = len(set(self.lr)) == 1
+        if isinstance(self.count, int) and has_one_lr:
             self._call_kernel(slice(None), grad, lr_factor * self.lr[0], self.count)
         else:
             for m, lr in enumerate(self.lr):

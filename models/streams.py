@@ -17,8 +17,8 @@ from models.state import check_like, require
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
-"""A function ``(streams, steps, count) -> [M, steps, count]`` that samples numbers, and their shapes in one step by
-name, such as ``(Streams.uniform, {"explore": (4,), "replay": (1, 32)})``."""
+"""A sampler ``(streams, steps, count) -> [M, steps, count]``, and the names and shapes of the numbers of one step that
+it samples. For example, ``(Streams.uniform, {"explore": (4,), "replay": (1, 32)})`` samples 36 numbers a step."""
 
 
 def derive_seed(seed: int, name: str) -> int:
@@ -33,7 +33,8 @@ def numbered_seed(seed: int, number: int) -> int:
 
 class Streams:
     """M independent random generators. The first axis of all sampled numbers is the member axis. If the amount of
-    numbers depends on other members (a rollout lasts as long as its longest episode), sample from a `fork`."""
+    numbers depends on other members, as in a rollout that lasts as long as its longest episode, sample from a `fork`.
+    """
 
     device = torch.device("cpu")  # of the sampled numbers
 
@@ -196,26 +197,25 @@ class Blocks:
         return {name: values.unbind(1) for name, values in self.block.items()}
 
     def seek(self, start_state: Tensor, number: int) -> None:
-        """Move to block ``number``, by sampling it again from ``start_state``, an earlier `block_start`. Number -1 is
-        the position before the first block."""
+        """Move to block ``number``, by sampling it again from ``start_state``, the `block_start` that it had. Number -1
+        is the position before the first block."""
         self.streams.set_state(start_state)
-        self.number, self.block, self.block_start = -1, {}, start_state
-        self._next = None
+        self.block, self.block_start, self._next = {}, start_state, None
         if number >= 0:
             self.next_block()
-            self.number = number
+        self.number = number
 
 
 class NoiseBlocks(Blocks):
-    """`Blocks` of ``steps`` steps each, used in order. Each function in ``draws`` (`Draw`) is called once per block, in
-    this order, and its numbers are then split by name."""
+    """`Blocks` of ``steps`` steps, which are used one after another. The samplers in ``draws`` (`Draw`) are called once
+    per block, in this order, and their numbers are split by name."""
 
     STEPS = 128
 
     def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = STEPS, device: torch.device | None = None):
         super().__init__(streams)
         self.draws, self.steps, self.device = draws, steps, device
-        self._used = steps  # number of used steps of the current block: all, so that the first step moves to a new one
+        self._used = steps  # of the current block; all at first, so that the first step moves to a new block
 
     def next(self) -> dict[str, Tensor]:
         """Return the random numbers of the next step, ``{name: [M, *shape]}``."""
@@ -226,8 +226,8 @@ class NoiseBlocks(Blocks):
 
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used. T
-        is at most ``max_steps``. The steps are the unused ones of the current block, or the next block if all are used.
-        Further blocks are joined to it as long as the total is then at most ``max_joined`` steps."""
+        is at most ``max_steps``, and also at most the number of unused steps of the current block (of the next block if
+        all are used). With ``max_joined``, further blocks are joined while the total stays at most ``max_joined``."""
         parts: list[dict[str, Tensor]] = []
         num_steps = 0
         # The first part is always taken. Another block is joined only if all of its steps fit into `max_joined`.

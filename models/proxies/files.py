@@ -42,8 +42,8 @@ class Proxy:
 
 
 def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
-    """Return the ``Networks`` of the kind of proxy that has the settings ``config``. Their class is in the folder of
-    the settings' class, in ``networks.py``."""
+    """Return the ``Networks`` for the settings ``config`` of a proxy. Their class is in ``networks.py``, beside the
+    ``config.py`` that defines the settings."""
     package = type(config).__module__.rpartition(".")[0]
     return importlib.import_module(f"{package}.networks").Networks(config, spaces)
 
@@ -57,7 +57,7 @@ def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[
 
 
 def implementation_of(kind: str) -> str:
-    """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`)."""
+    """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`): ``"mdp" -> "SE"``."""
     for name, family_spec in implementations().items():
         proxy_setting = family_spec.config.__dataclass_fields__.get("proxy")
         if proxy_setting is not None and kind in proxy_setting.metadata["choices"]:
@@ -92,21 +92,22 @@ def save(
     }
     for name in KINDS[settings["proxy"]].spaces:  # names of more fields that a file of this kind has
         described_spaces[name] = list(getattr(spaces, name))
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
-    understudy.save(path, tensors, game=game, spaces=described_spaces, config=values, description=description)
+    for name, value in settings.items():
+        if isinstance(value, tuple):  # the file has lists in place of tuples
+            settings[name] = list(value)
+    understudy.save(path, tensors, game=game, spaces=described_spaces, config=settings, description=description)
 
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
-    """Return the settings of ``config`` that are written to a file. Settings with the property ``later`` are left out
-    at their default, as in the first files. With a supervised fit, the settings of a search are left out unless readers
-    need them."""
+    """Return the settings of ``config`` that are written to a file. Settings that the first files did not have
+    (property ``later``) are left out at their default. With a supervised fit, the settings of a search are left out
+    unless readers need them."""
     settings = asdict(config)
     del settings["compiled"]  # has no effect on the proxy
     if settings.get("preset") == "supervised":
         ineffective = implementations()[implementation_of(settings["proxy"])].ineffective(config)
-        needed = KINDS[settings["proxy"]].settings
-        left_out = ineffective.keys() - needed
-        settings = {name: value for name, value in settings.items() if name not in left_out}
+        for name in ineffective.keys() - KINDS[settings["proxy"]].settings.keys():
+            settings.pop(name, None)
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
             settings.pop(field.name, None)
@@ -166,8 +167,8 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
-    """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` on ``game`` starts.
-    Raises SettingError if the proxy is of another kind, has other shapes or another environment."""
+    """Load the proxy from which a search with the settings ``config`` on ``game`` starts. Return its parameters
+    ``[D]``. Raises SettingError if the proxy is of another kind or environment, or has other shapes."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:
@@ -186,7 +187,8 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         raise SettingError(f"{line}, with tensors {proxy_shapes}; allowed here: {shapes}", "start_from")
     if len(parameters) == len(proxy.parameters):
         return proxy.parameters
-    # With ``rn_evolve_scale`` the search has one more parameter than the proxy, the logarithm of a ratio of scales.
+    # With ``rn_evolve_scale`` the search has one more parameter than the proxy: the logarithm of the factor by which
+    # ``rn_output_scale`` is multiplied.
     proxy_scale, scale = proxy.config.rn_output_scale, config.rn_output_scale  # type: ignore[attr-defined]
     if proxy_scale * scale <= 0:
         line = f"{line}, whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale"

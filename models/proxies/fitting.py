@@ -10,7 +10,7 @@ from models.mlp import LEAK, MLP, PRELU_SLOPE, Layer
 from models.optim import MemberAdam
 from models.proxies.search import NetworkConfig
 
-_UPDATES = 4000
+_UPDATES = 4000  # of a fit, unless the caller chooses another number
 
 
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
@@ -23,8 +23,8 @@ def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
 
 
 def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
-    """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]`` of the network ``name``, as views
-    of its ``parameters [1, P]``. For layer 0, the names are ``<name>.0.weight`` and ``<name>.0.bias``."""
+    """Return weights ``[out, in]`` and biases ``[out]`` of the network ``name`` as views of its ``parameters [1, P]``,
+    by their names in a file, such as ``reward.0.weight`` and ``reward.0.bias`` for layer 0 of "reward"."""
     tensors = {}
     for i, (weight, bias) in enumerate(mlp.layers(parameters)):  # [1, out, in], [1, out, 1]
         tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"] = weight[0], bias[0, :, 0]
@@ -32,9 +32,9 @@ def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
 
 
 def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-    """Change the ``layers`` of a network that maps standardised inputs to standardised outputs, in place, so that it
-    maps raw inputs to raw outputs. ``inputs`` are the mean and the standard deviation ``[in]`` by which the inputs were
-    standardised, ``outputs`` the mean and the standard deviation ``[out]`` of the outputs."""
+    """Change the ``layers`` of a network in place: it maps standardised inputs to standardised outputs before, and raw
+    inputs to raw outputs afterwards. ``inputs`` are the mean and the standard deviation ``[in]`` by which the inputs
+    were standardised, ``outputs`` the mean and the standard deviation ``[out]`` of the outputs."""
     input_center, input_spread = inputs
     output_center, output_spread = outputs
     first_weight, first_bias = layers[0]

@@ -17,7 +17,7 @@ import torch
 from models.state import read_archive
 from understudy.files import refused
 
-LARGEST = 2 * 10**6  # bytes; the largest files of both projects have less than one megabyte
+LARGEST = 2 * 10**6  # bytes of a file; the largest ones of both projects have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # torch.save began with this number before it wrote archives
 _AGENTS = {name.lower(): name for name in ("DDQN", "DuelingDDQN", "TD3", "PPO", "SARSA")} | {"ql": "QLearning"}
@@ -64,7 +64,7 @@ def _read_learning_environments(content: Any) -> Original:
         "proxy_activation_fn": activation,
     }
     solved_reward = float(environment["solved_reward"])
-    if abs(solved_reward) < 1e6:  # a larger one means that the environment is never solved
+    if abs(solved_reward) < 1e6:  # the files have a larger number for an environment that is never solved
         settings["solved_reward"] = solved_reward
     agent = re.sub("_(vary|icm).*", "", agent_name.lower())  # ddqn_vary -> ddqn
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
@@ -78,9 +78,10 @@ def _read_learning_environments(content: Any) -> Original:
 
 def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     """Return the weights and biases of the state dict ``model`` by their names in `understudy`, and the index of the
-    last layer of each network (-1 if there is none). Raises ValueError for tensors of other networks. Keys are such as
-    ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear network. The slope of a PReLU
-    after a layer is also called ``weight``."""
+    last layer of each network (-1 if there is none). For example, ``env.state_net.0.weight`` becomes
+    ``state.0.weight``, and ``env.reward_net``, the only weight of a linear network, ``reward.0.weight``. Tensors named
+    ``weight`` with a single number are slopes of PReLU, and are left out. Raises ValueError for tensors of other
+    networks."""
     tensors: Arrays = {}
     last_layers = {"state": -1, "reward": -1, "done": -1}
     for key, tensor in model.items():
@@ -137,7 +138,8 @@ class _Float32:
 
 
 class _Array:
-    """Replaces NumPy's array, whose functions read any memory if the file says so. Its numbers are in its state."""
+    """Replaces NumPy's array, whose functions read any memory if the file says so. The pickle constructs an empty array
+    and then sets its state, which has the numbers."""
 
     def __init__(self, kind: Any = None, shape: Any = None, code: Any = None):
         self.numbers = np.empty(0, np.float32)

@@ -63,38 +63,42 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """Scales of the inputs and outputs of the networks of a synthetic environment with episodes, and the losses of a
-    fit. During the fit, all inputs, next states and rewards are standardised, and the done network outputs a logit.
-    ``output_scales`` maps the name of a network to center and spread of its outputs. An output that never varies in the
-    data has spread 0, so that the network outputs a constant."""
+    """A fit of the networks of an MDP to ``transitions``: scales of inputs and outputs, losses and errors.
+
+    During the fit, inputs, next states and rewards are standardised, and the done network outputs a logit.
+    ``output_scales`` maps the name of a network to mean and standard deviation of its outputs. An output that never
+    varies in the data has standard deviation 0, so that the network outputs a constant."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
-        self.networks, self.largest = networks, transitions.obs.abs().amax(0)
+        self.networks = networks
+        self.largest = transitions.obs.abs().amax(0)  # [S], the largest absolute value of each number of a state
         inputs, terminated = self.inputs(transitions), transitions.terminated
-        input_spread = _spread(inputs)  # standard deviations
-        self.input_center, self.input_spread = inputs.mean(0), input_spread.where(input_spread > 0, 1.0)
+        input_std = _std(inputs)
+        self.input_center, self.input_spread = inputs.mean(0), input_std.where(input_std > 0, 1.0)
         if terminated.min() < terminated.max():
             done_scale = (torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
         else:
             done_scale = (terminated[:1], torch.zeros(1))  # the constant of all rows
         self.output_scales = {
-            "state": (transitions.next_obs.mean(0), _spread(transitions.next_obs)),
-            "reward": (transitions.reward.mean()[None], _spread(transitions.reward[:, None])),
+            "state": (transitions.next_obs.mean(0), _std(transitions.next_obs)),
+            "reward": (transitions.reward.mean()[None], _std(transitions.reward[:, None])),
             "done": done_scale,
         }
 
     def inputs(self, rows: Transitions) -> Tensor:
         """Return the networks' inputs ``[N, A + S]``: the action (one-hot if discrete), then the state."""
-        discrete = isinstance(self.networks.actions, Discrete)
-        action = F.one_hot(rows.action, self.networks.action_size) if discrete else rows.action
+        action = rows.action
+        if isinstance(self.networks.actions, Discrete):
+            action = F.one_hot(action, self.networks.action_size)
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
         """Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
-        inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
-        mlps = self.networks.parts
-        layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
-        traces = {name: mlps[name].forward(layers[name], inputs) for name in PARTS}
+        standardised_inputs = (self.inputs(rows) - self.input_center) / self.input_spread  # [N, A + S]
+        inputs = standardised_inputs.T[None]  # [1, A + S, N]
+        mlps, parameters = self.networks.parts, self.networks.split(flat)
+        layers = {name: mlps[name].layers(parameters[name]) for name in PARTS}
+        traces = {name: mlps[name].forward(layers[name], inputs) for name in PARTS}  # the last item is the output
         outputs = [traces[name][-1].requires_grad_() for name in PARTS]  # [1, out, N]
         state, reward, logit = (output[0].T for output in outputs)  # [N, out]
         losses = torch.stack(transition_losses(state, reward, logit, *self.fit_targets(rows)))
@@ -109,8 +113,9 @@ class Fit:
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         """Return the standardised next states ``[N, S]`` and rewards ``[N, 1]``, and ``terminated [N, 1]``."""
-        state, reward = self.standardise("state", rows.next_obs), self.standardise("reward", rows.reward[:, None])
-        return state, reward, rows.terminated[:, None]
+        next_state = self.standardise("state", rows.next_obs)
+        reward = self.standardise("reward", rows.reward[:, None])
+        return next_state, reward, rows.terminated[:, None]
 
     def standardise(self, name: str, values: Tensor) -> Tensor:
         """Standardise ``values [N, out]`` of outputs of network ``name``. Numbers that never vary are only centred."""
@@ -119,7 +124,7 @@ class Fit:
 
     def in_raw_units(self, flat: Tensor) -> Tensor:
         """Convert the parameters ``flat [1, D]`` of a fit, for standardised inputs and outputs, to parameters for raw
-        inputs and outputs. The done network then outputs `ENDS_ABOVE` instead of a logit of 0."""
+        inputs and outputs. To the logit of the done network, `ENDS_ABOVE` is added."""
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``
@@ -127,8 +132,8 @@ class Fit:
         return flat
 
     def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network, if there is one, in place, to normal numbers with mean 0, whose standard
-        deviation is half of the largest absolute value in the data."""
+        """Fit the initial-state network, if there is one, and change its part of ``flat [1, D]``. Its targets are its
+        normal noise times half of the largest absolute value of each number of a state."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent)
@@ -142,15 +147,15 @@ class Fit:
         (`transition_losses`). ``ends_missed`` is the fraction of terminations that the done network does not predict,
         ``ends_false`` the fraction of other steps in which it predicts one. An error without data is NaN.
         """
-        out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
-        state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
+        out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])  # of one member
+        next_state = self.standardise("state", out.next_state[0])  # [N, S]
+        reward = self.standardise("reward", out.reward.T)  # [N, 1]
         logit = out.done.T - ENDS_ABOVE  # `in_raw_units` has added `ENDS_ABOVE`
-        losses = transition_losses(state, reward, logit, *self.fit_targets(rows))
-        obs_loss, reward_loss, termination_loss = map(float, losses)
-        predicted, terminated = out.done[0] > ENDS_ABOVE, rows.terminated > 0
-        errors = {"obs_loss": obs_loss, "reward_loss": reward_loss, "termination_loss": termination_loss}
-        errors["ends_missed"] = float((~predicted[terminated]).float().mean())
-        errors["ends_false"] = float(predicted[~terminated].float().mean())
+        losses = transition_losses(next_state, reward, logit, *self.fit_targets(rows))
+        errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
+        predicts_end, has_ended = out.done[0] > ENDS_ABOVE, rows.terminated > 0
+        errors["ends_missed"] = float((~predicts_end[has_ended]).float().mean())
+        errors["ends_false"] = float(predicts_end[~has_ended].float().mean())
         return errors | self.rollout_errors(flat, rows)
 
     def rollout_errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
@@ -178,6 +183,6 @@ class Fit:
         return {"rollout_error": float(error.median()), "rollout_ends": float(is_wrong.float().mean())}
 
 
-def _spread(values: Tensor) -> Tensor:
+def _std(values: Tensor) -> Tensor:
     """Return standard deviations ``[S]`` of the columns of ``values [N, S]``, exactly 0 for equal values."""
     return values.std(0, correction=0).where(values.amax(0) > values.amin(0), 0.0)
