@@ -14,14 +14,16 @@ from envs.tensor import Dynamics
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
+# Names with _SECONDS are the duration of a step, names with _START the largest absolute value of an initial state.
+
 # CartPole. Largest absolute values of a state that does not terminate; speeds have no bound. `math.radians(12)` would
 # differ from Gymnasium's bound by an ulp.
 _CARTPOLE_BOUNDS = torch.tensor([2.4, math.inf, 12 * 2 * math.pi / 360, math.inf], dtype=torch.float64)
-_CARTPOLE_SECONDS, _CARTPOLE_START = 0.02, 0.05  # the latter: largest absolute value of the numbers of an initial state
+_CARTPOLE_SECONDS, _CARTPOLE_START = 0.02, 0.05
 # Physics that are sampled for each episode if there is a spread. They are columns 4 to 7 of a state.
 _SAMPLED_PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length")
-_ACROBOT_GRAVITY, _ACROBOT_SECONDS = 9.8, 0.2
-_ACROBOT_START = 0.1  # largest absolute value of the numbers of an initial state
+# Acrobot
+_ACROBOT_GRAVITY, _ACROBOT_SECONDS, _ACROBOT_START = 9.8, 0.2, 0.1
 # MountainCar
 _CAR_GRAVITY, _CAR_FORCE, _CAR_POWER = 0.0025, 0.001, 0.0015
 _LEFT, _RIGHT, _CAR_MAX_SPEED = -1.2, 0.6, 0.07  # positions of the ends of the track, and the largest speed per step
@@ -32,7 +34,7 @@ _PENDULUM_SECONDS, _PENDULUM_MAX_SPEED, _TORQUE = 0.05, 8.0, 2.0
 _WEIGHT = 15.0  # 3 g / 2 l, factor on the sine of the angle in the angular acceleration
 _INERTIA = 3.0  # 3 / m l^2, factor on the torque
 _SPEED_COST, _TORQUE_COST = 0.1, 0.001  # factors on the squares
-_PENDULUM_START = torch.tensor([math.pi, 1.0], dtype=torch.float64)  # largest absolute values of an initial state
+_PENDULUM_START = torch.tensor([math.pi, 1.0], dtype=torch.float64)
 
 
 class CartPole(Dynamics):
@@ -106,9 +108,8 @@ class Acrobot(Dynamics):
     def __init__(self, max_episode_steps: int | None = 500) -> None:
         self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
         # Attributes, so that `Dynamics.to` moves them to a device. Angles wrap into [-pi, pi], and speeds (rad/s) are
-        # clipped. All tables have an entry for each number of the state, so that the state need not be sliced: a period
-        # of infinity and a shift of 0 leave a speed unchanged when angles wrap, and infinite bounds leave an angle
-        # unchanged when speeds are clipped.
+        # clipped. Both operations are applied to the whole state, which need not be sliced: a period of infinity and a
+        # shift of 0 leave a speed unchanged when angles wrap, and infinite bounds an angle when speeds are clipped.
         self._torques = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
         self._period = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
         self._shift = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
@@ -153,10 +154,10 @@ def _acrobot_rates(state: Tensor, torque: Tensor) -> Tensor:
 class RepeatedDynamics(Dynamics):
     """Base class of dynamics that repeat every action. A subclass defines one repetition, `single_step`.
 
-    With ``action_repeat`` n, a step is n repetitions of an action, or fewer if the episode ends before. It pays the sum
-    of their rewards. ``max_episode_steps`` counts repetitions: with a limit of 999 and n = 2, an episode has 500 steps,
-    and the last step has one repetition. If the limit is no multiple of n, states have an additional last column with
-    the repetitions since the start. Raises SettingError.
+    With ``action_repeat`` n, a step is n repetitions of an action, or fewer if the episode ends before, and pays the
+    sum of their rewards. ``max_episode_steps`` counts repetitions: with a limit of 999 and n = 2, an episode has 500
+    steps, of which the last one has one repetition. If the limit is no multiple of n, states have an additional last
+    column: the number of repetitions since the start. Raises SettingError.
     """
 
     obs_size: int
@@ -167,12 +168,15 @@ class RepeatedDynamics(Dynamics):
         self, action_repeat: int = RepeatParameters.action_repeat, max_episode_steps: int | None = None
     ) -> None:
         RepeatParameters(action_repeat)  # only to check the value
-        limit = max_episode_steps
         self.repeat = action_repeat
-        # Number of repetitions after which an episode ends in the middle of a step; None if that never happens. Only
-        # with this limit do states have a column of repetitions.
-        self.repetition_limit = limit if limit is not None and limit % action_repeat else None
-        step_limit = None if limit is None else math.ceil(limit / action_repeat)
+        # Number of repetitions after which an episode ends in the middle of a step. None if that never happens, and
+        # states have no column of repetitions.
+        self.repetition_limit: int | None = None
+        step_limit = None
+        if max_episode_steps is not None:
+            step_limit = math.ceil(max_episode_steps / action_repeat)
+            if max_episode_steps % action_repeat:
+                self.repetition_limit = max_episode_steps
         self.spaces = Spaces((self.obs_size,), self.actions, torch.float32, step_limit, self.max_return)
 
     def first_states(self, seeds: Tensor) -> Tensor:

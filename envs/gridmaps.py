@@ -32,8 +32,9 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Base class of dynamics on a map. The state ``[..., 1]`` int64 is the cell of the player. Action a in cell s has
-    index ``s * A + a`` in the tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]`` each."""
+    """Base class of dynamics on a map, for S cells and A actions. The state ``[..., 1]`` int64 is the cell of the
+    player. The tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]`` each, have action a in cell s at index
+    ``s * A + a``."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -42,9 +43,11 @@ class CellTable(Dynamics):
         size, actions = len(self._cells), Discrete(len(self.actions))
         self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)
         self._one_hot = torch.eye(size)
-        moves = [(cell, self._neighbour(cell, move)) for cell in range(size) for move in self.actions]
-        outcomes = zip(*(self.move_outcome(cell, neighbour) for cell, neighbour in moves), strict=True)
-        self.next_cell, self.reward, self.terminated = map(torch.tensor, outcomes)
+        outcomes = []  # next cell, reward and terminated of each action in each cell
+        for cell in range(size):
+            for move in self.actions:
+                outcomes.append(self.move_outcome(cell, self._neighbour(cell, move)))
+        self.next_cell, self.reward, self.terminated = map(torch.tensor, zip(*outcomes, strict=True))
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
         """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``neighbour``. A move that the
@@ -66,13 +69,13 @@ class CellTable(Dynamics):
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
         """Return the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
         moves, by 2,000 sweeps of value iteration."""
-        shape = reward.shape
-        next_cells = self.next_cell.view(shape)
-        factor = (~self.terminated.view(shape)).to(reward.dtype) * discount  # 0 at termination
-        value = reward.new_zeros(shape[0])
+        next_cell = self.next_cell.view(reward.shape)
+        continues = ~self.terminated.view(reward.shape)
+        discounts = continues.to(reward.dtype) * discount
+        value = reward.new_zeros(len(reward))
         for _ in range(2000):
-            value = (reward + factor * value[next_cells]).amax(1)
-        return value, reward + factor * value[next_cells]
+            value = (reward + discounts * value[next_cell]).amax(1)
+        return value, reward + discounts * value[next_cell]
 
     def text(self, state: Tensor) -> str:
         """Return a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#``

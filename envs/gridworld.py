@@ -116,16 +116,15 @@ class OpenGrid(ChanceDynamics):
         return torch.cat((seed, time + 1, position, goal, extra_columns), -1), reward, terminated, None
 
 
-# Columns of `uniform`, for the start of the search in `mazes`, the player and the goal. Then the number of columns.
+# Random numbers of a reset: for the start of the search in `mazes`, the player and the goal. Then their number.
 _START, _PLAYER, _GOAL, _NUM_DRAWS = range(4)
 _WALL_CHANNEL, _OPEN_CHANNEL = 2, 3  # channels of the observation, after player and goal
-_VISITED = 8  # the mark of an open cell; more than the number of neighbours of a cell
+_OPEN_MARK = 8  # added to the counts of open cells in `mazes`; more than the number of neighbours of a cell
 
 
 class ProcMaze(OpenGrid):
     """A maze with exactly one path between any two open cells. Every reset samples a new one, so the task is a
-    distribution over mazes. Player and goal each start in a uniform open cell,
-    possibly the same one.
+    distribution over mazes. Player and goal each start in a uniform open cell, possibly the same one.
 
     After the columns of `OpenGrid`, a state has one column per cell: 1 if the cell is open, 0 for a wall. The
     observation is ``[grid_size, grid_size, 4]`` flattened, 1 at the player, at the goal, at walls and at open cells.
@@ -144,13 +143,12 @@ class ProcMaze(OpenGrid):
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)
-        # Player and goal are in open cell number ``ranks``, counted from 0 in each maze. The index of this cell is the
-        # number of cells before it: the cells up to which there are at most ``ranks`` open cells.
+        # Player and goal are in open cell number ``ranks``, counted from 0 in each maze: the first cell with more than
+        # ``ranks`` open cells up to it.
         num_open_up_to = is_open.cumsum(1)
         num_open = num_open_up_to[:, -1:]
         ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()  # [N, 2]
-        is_before = num_open_up_to[:, None] <= ranks[..., None]  # [N, 2, cells]
-        places = is_before.sum(-1)
+        places = torch.searchsorted(num_open_up_to, ranks, right=True)
         seed_and_time = torch.stack((flat_seeds, torch.zeros_like(flat_seeds)), 1)
         state = torch.cat((seed_and_time, places, is_open), 1)
         return state.view(*seeds.shape, -1)
@@ -183,11 +181,11 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     num_mazes = len(seeds)
     first_cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()
     cell = first_cell.unsqueeze(1)  # [N, 1]
-    # For each cell the number of its open neighbours, plus _VISITED if it is open. So a cell is expandable if its count
-    # is 1. The cell nowhere is never expandable.
+    # For each cell the number of its open neighbours, plus `_OPEN_MARK` if it is open. So a cell is expandable if its
+    # count is 1. The cell nowhere is never expandable.
     count = increments[first_cell]
-    count[:, nowhere] = _VISITED
-    # A stack is not needed: the cells on the path back to the start are the predecessors of the current cell.
+    count[:, nowhere] = _OPEN_MARK
+    # For each cell the one from which it was opened. They replace a stack: they lead back from any cell to the start.
     predecessor = torch.full((num_mazes, cells + 1), nowhere)
     # Every cell except the start is entered and left at most once, which bounds the number of steps. A finished search
     # remains at nowhere until the others finish. Columns of `uniform_at` below 0 are for mazes, the others for events.
@@ -204,15 +202,17 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
         cell = torch.where(next_cell == nowhere, predecessor.gather(1, cell), next_cell)
         if (cell == nowhere).all():
             break
-    return count[:, :cells] >= _VISITED
+    return count[:, :cells] >= _OPEN_MARK
 
 
 @lru_cache
 def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
-    """Return two tables with one row per cell, and a last row for a cell outside the grid, ``nowhere = grid_size **
-    2``. The first table, ``[cells + 1, 5]`` int64, has the four neighbours of a cell, with nowhere in place of a
-    neighbour outside the grid, then nowhere as a fifth. The second, ``[cells + 1, cells + 1]`` uint8, has the numbers
-    that `mazes` adds to the counts of all cells when it opens the cell of the row."""
+    """Return two tables for `mazes`, with one row per cell, and a last row for ``nowhere = grid_size ** 2``, a cell
+    outside the grid.
+
+    The first table, ``[cells + 1, 5]`` int64, has the four neighbours of a cell, with nowhere in place of a neighbour
+    outside the grid, then nowhere as a fifth. The second, ``[cells + 1, cells + 1]`` uint8, says what is added to the
+    counts of all cells when the cell of the row is opened: 1 to its neighbours, `_OPEN_MARK` to itself."""
     cells = nowhere = grid_size * grid_size
     cell_indices = torch.arange(cells)
     neighbours = torch.full((cells + 1, len(MOVES)), nowhere)
@@ -221,7 +221,7 @@ def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
     neighbours[:cells, :4] = torch.where(moves == cell_indices[:, None], nowhere, moves)
     increments = torch.zeros(cells + 1, cells + 1, dtype=torch.uint8)
     increments.scatter_(1, neighbours, 1)
-    increments[cell_indices, cell_indices] = _VISITED
+    increments[cell_indices, cell_indices] = _OPEN_MARK
     increments[:, nowhere] = 0
     increments[nowhere] = 0
     return neighbours, increments
@@ -296,8 +296,9 @@ class ButtonGrid(ChanceDynamics):
         next_row, next_col = torch.take(self._next_row, move), torch.take(self._next_col, move)
         same_arrangement = torch.cat((counters, next_row, next_col, cells, on), -1)
         state = torch.where(restart, self._new_arrangement(counters, chance), same_arrangement)
-        success = success[..., 0]
-        return state, success.float(), torch.zeros_like(success), None
+        reward = success[..., 0].float()
+        never_terminated = torch.zeros_like(success[..., 0])
+        return state, reward, never_terminated, None
 
     def text(self, state: Tensor) -> str:
         """Return a state ``[4 + 2 K]`` as lines of characters: ``@`` player, ``*`` player on a button, ``o`` button
@@ -327,6 +328,7 @@ class ButtonGrid(ChanceDynamics):
         # range. All sets of cells are equally likely. Their orders are not, but do not matter.
         cells = numbers[..., 2:]  # a view, in which the loop replaces numbers
         for k in range(1, self._buttons):
-            duplicate = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
-            cells[..., k].masked_fill_(duplicate, self._size**2 - self._buttons + k)
+            repeats = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
+            last_of_range = self._size**2 - self._buttons + k
+            cells[..., k].masked_fill_(repeats, last_of_range)
         return torch.cat((counters, numbers, torch.zeros_like(cells)), -1)

@@ -209,24 +209,10 @@ def _environment_repeats_actions(game: Game) -> bool:
 def _make_instance(game: Game, render: bool) -> gym.Env:
     """Make one instance with its wrappers. Raises SettingError if it cannot be made, if agents cannot use its spaces,
     or if it cannot be drawn with ``render``."""
-    kwargs = dict(game.kwargs)
-    # Arguments of wrappers: how often to repeat each action, and the physics of CartPole.
-    action_repeat = kwargs.pop("action_repeat", 1)
-    physics = {}
-    if game.parameters is CartPoleParameters:
-        names = kwargs.keys() & CartPoleParameters.__dataclass_fields__.keys()
-        physics = {name: kwargs.pop(name) for name in names}
+    kwargs = _gym_kwargs(game)
     if render:
         _set_drivers()
         kwargs["render_mode"] = "rgb_array"
-    limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
-    if action_repeat > 1 and _environment_repeats_actions(game):
-        kwargs["frame_skip"] = action_repeat
-        if limit:
-            kwargs["max_episode_steps"] = math.ceil(limit / action_repeat)
-        action_repeat = 1
-    if limit is None:
-        kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
     try:
         _quiet_mujoco(game.gym_id)
         # With ``render``, Gymnasium would warn about a missing render mode, which is an error below.
@@ -248,11 +234,29 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     modes = (env.metadata or {}).get("render_modes", ())
     if render and "rgb_array" not in modes:
         raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {modes}")
-    if action_repeat > 1:
-        env = wrappers.RepeatAction(env, action_repeat)
-    if physics:
-        env = wrappers.CartPolePhysics(env, CartPoleParameters(**physics))
     return _wrap(env, game, images is not None)
+
+
+def _physics(game: Game) -> dict[str, Any]:
+    """Return the physics of CartPole in the arguments of ``game``, empty for other environments."""
+    if game.parameters is not CartPoleParameters:
+        return {}
+    return {name: value for name, value in game.kwargs.items() if name in CartPoleParameters.__dataclass_fields__}
+
+
+def _gym_kwargs(game: Game) -> dict[str, Any]:
+    """Return the arguments of ``game`` for `gym.make`, without the arguments of wrappers."""
+    in_wrappers = {"action_repeat", *_physics(game)}
+    kwargs = {name: value for name, value in game.kwargs.items() if name not in in_wrappers}
+    limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
+    if limit is None:
+        kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
+    action_repeat = game.kwargs.get("action_repeat", 1)
+    if action_repeat > 1 and _environment_repeats_actions(game):
+        kwargs["frame_skip"] = action_repeat
+        if limit:
+            kwargs["max_episode_steps"] = math.ceil(limit / action_repeat)
+    return kwargs
 
 
 def _cause_of(error: BaseException) -> str:
@@ -266,8 +270,13 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``, and number the combinations of actions with several parts. Convert images to
-    stacks of grey frames, the newest one last, and other observations to vectors, unless they are vectors already."""
+    """Repeat actions, change physics and apply the wrappers of ``game``. Number the combinations of actions with
+    several parts. Convert images to stacks of grey frames, the newest one last, and other observations to vectors."""
+    action_repeat = game.kwargs.get("action_repeat", 1)
+    if action_repeat > 1 and not _environment_repeats_actions(game):
+        env = wrappers.RepeatAction(env, action_repeat)
+    if physics := _physics(game):
+        env = wrappers.CartPolePhysics(env, CartPoleParameters(**physics))
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if isinstance(env.action_space, wrappers.COMBINED):
@@ -275,7 +284,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
     if observes_images:
         return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, wrappers.FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
-        return env
+        return env  # observations are vectors already
     return wrappers.FlatObservation(env)
 
 

@@ -14,8 +14,8 @@ from torch.nn.functional import adaptive_avg_pool1d
 from envs.names import CartPoleParameters, first_line
 from models.settings import StopNow, UserError, shorten
 
-MAX_COMBINATIONS = 4096  # of the parts of an action; each has an output of the policy
-MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
+MAX_COMBINATIONS = 4096  # of the parts of an action; the policy has an output for each combination
+MAX_SIZE = 2**24  # largest size of an observation, and largest number of actions
 _NUMBERS = "biuf"  # NumPy's letters for the kinds of dtypes: bool, int, unsigned int, float
 COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary  # spaces of actions with several discrete parts
 
@@ -41,8 +41,8 @@ def check_observation(space: Box, obs: Any) -> None:
 
 
 def as_number(result: Any, name: str = "reward") -> Any:
-    """Return ``result``, a number or an array of one number, as a plain number. Raises `BrokenContract`, which calls it
-    ``name``, for other results: NumPy would convert texts and drop imaginary parts."""
+    """Return ``result``, a number or an array of one number, as a plain number. Raises `BrokenContract` for any other
+    result, which the message calls ``name``. (NumPy would convert texts, and drop imaginary parts.)"""
     if type(result) in (float, bool, np.float64, np.bool_):
         return result  # the usual case, which needs no conversion
     number = np.asarray(result)
@@ -113,8 +113,7 @@ def _describe(space: Any) -> str:
 
 # Size of a frame for TakeCover in Srivastava et al. 2019, "Training Agents using Upside-Down RL".
 FRAME_SIZE = 32
-# ITU-R BT.601 luma.
-_LUMA = (0.299, 0.587, 0.114)
+_LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in a grey image (ITU-R BT.601)
 
 
 class FastDiscrete(gym.spaces.Discrete):
@@ -251,7 +250,7 @@ class GreyFrame(gym.ObservationWrapper):
         self.observation_space = Box(0, 255, (size, size), np.uint8)
 
     def observation(self, obs: Any) -> np.ndarray:
-        """Convert an image ``[H, W(, C)]`` to a grey frame of `FRAME_SIZE` rows and columns, uint8."""
+        """Convert an image ``[H, W(, C)]`` to a grey frame ``[size, size]`` uint8."""
         picture = obs["screen"] if isinstance(obs, Mapping) else obs
         check_observation(self._images, picture)
         image = torch.from_numpy(np.ascontiguousarray(picture))

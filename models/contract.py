@@ -63,7 +63,7 @@ class RandomPolicy(Policy):
 class GreedyNetwork(NamedTuple):
     """A network whose outputs determine greedy actions, for an `understudy.policy` file."""
 
-    layers: Sequence[tuple[Tensor, ...]]  # of each: weight [out, in], bias [out], then the same of its gate if any
+    layers: Sequence[tuple[Tensor, ...]]  # weight [out, in] and bias [out] of each, then of its gate if it has one
     activations: list[str | float]  # of the hidden layers, as in `models.mlp.MLP.of_member`
     head: str  # how outputs become actions, a name in `understudy.policy.HEADS`
     moments: tuple[Tensor, Tensor] | None = None  # mean and scale [O] of observations, if these are normalised
@@ -164,8 +164,8 @@ class StepAgent(Agent):
     acts_on_stale: bool = False  # whether the agent also acts on an episode's last observation, after its end
     envs: int = 1
     updates_per_step: int = 1  # gradient steps after each step, once a member learns; `updates` counts them
-    learns_from_rollouts: ClassVar[bool] = False  # with many steps between updates, and the same `metrics` until then
-    budget: int = 1  # steps of a member in the whole run, on which schedules depend; set by the loop before the first
+    learns_from_rollouts: ClassVar[bool] = False  # whether updates are many steps apart; `metrics` change only then
+    budget: int = 1  # steps of a member in the whole run, on which schedules depend; set by the loop before them
     episodes: Tensor  # [M] int64, number of finished episodes
 
     @abstractmethod

@@ -66,27 +66,31 @@ class Icm(Curiosity):
     beta) * inverse error + beta * forward error``, and also trains the features, as in the public code. The reward is
     ``eta`` times the mean squared error of the forward model after the update.
 
-    Layers are as in the baseline, with h hidden units, f features, and actions of length a. Features: O-h-h-f with
-    LeakyReLU. Inverse model: 2f-h-h-a with ReLU. Forward model: [f, a]-h-h-f, then four residual blocks ``x +
-    L2([LeakyReLU(L1([x, a])), a])`` of width f, then f-h-f. If there are two actions, a is 1, the number 0 or 1. More
-    actions are one-hot. The inverse error is the cross entropy for discrete actions, else the mean squared error.
+    The layers are the baseline's, with observations of size O, h hidden units, f features, and actions of size a:
+
+    - features: O-h-h-f with LeakyReLU;
+    - inverse model: 2f-h-h-a with ReLU;
+    - forward model: [f, a]-h-h-f, four residual blocks ``x + L2([LeakyReLU(L1([x, a])), a])`` of width f, then f-h-f.
+
+    Two actions are the number 0 or 1 (a = 1), more actions are one-hot. The inverse error is the cross entropy for
+    discrete actions, otherwise the mean squared error.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         num_features, hidden, actions = config.icm_feature_dim, config.icm_hidden_size, spaces.actions
-        self.num_actions = actions.n if isinstance(actions, Discrete) else 0  # 0: continuous actions
+        self.num_actions, action_size = 0, spaces.action_size  # 0: continuous actions
         if isinstance(actions, Discrete):
+            self.num_actions = actions.n
             action_size = actions.n if actions.n > 2 else 1  # two actions are one number
-        else:
-            action_size = actions.size
-        block_names = [f"block.{block}.{layer}" for block in range(_BLOCKS) for layer in (0, 1)]
         layers = [
             *_dense_layers("features", spaces.obs_shape[0], hidden, hidden, num_features),
             *_dense_layers("inverse", 2 * num_features, hidden, hidden, action_size),
             *_dense_layers("before", num_features + action_size, hidden, hidden, num_features),
-            *(Dense(name, num_features + action_size, num_features) for name in block_names),
-            *_dense_layers("after", num_features, hidden, num_features),
         ]
+        for block in range(_BLOCKS):  # of two layers each
+            for i in range(2):
+                layers.append(Dense(f"block.{block}.{i}", num_features + action_size, num_features))
+        layers += _dense_layers("after", num_features, hidden, num_features)
         super().__init__(config, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:

@@ -196,13 +196,14 @@ class MLP:
         self._is_prelu = activation == "prelu"
         # The derivatives of these activations cannot be computed from their outputs, so the trace holds their inputs.
         self._traces_input = activation in ("prelu", "silu")
-        # Whether a weight in columns is stored as [in, out].
+        # Whether the weight of each layer, in columns, is stored as [in, out].
         self._transposed = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
         self._shapes: list[tuple[int, ...]] = []  # as stored: a weight and a bias for each layer, then prelu's slope
-        for dense_layer in self.dense:
+        for dense_layer, transposed in zip(self.dense, self._transposed, strict=True):
+            inputs, outputs = dense_layer.inputs, dense_layer.outputs
             if layout == "columns":
-                shorter_side_first = tuple(sorted((dense_layer.inputs, dense_layer.outputs)))
-                self._shapes += [shorter_side_first, (dense_layer.outputs, 1)]
+                weight_shape = (inputs, outputs) if transposed else (outputs, inputs)
+                self._shapes += [weight_shape, (outputs, 1)]
             else:
                 self._shapes += dense_layer.shapes
         if self._is_prelu:

@@ -86,7 +86,7 @@ def _update_moments(
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """Return two tables of Adam's bias corrections, indexed by step count and computed in float64: 1 / (1 -
     beta1**count), and the square root of 1 - beta2**count. They end when both are 1 in float32, as at all larger
-    counts. Entry 0 is not used."""
+    counts. Entry 0 has no effect."""
     beta1, beta2 = betas
     factor1, root_correction2, count = [1.0], [1.0], 0
     while count == 0 or max(betas) ** count > 2e-8:  # 1 ± 2e-8 is 1 in float32

@@ -31,10 +31,11 @@ class ReplayBuffer:
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        self._names: dict[torch.dtype, list[str]] = {}  # for each dtype, its columns
+        # For each dtype: the names of its columns, how many numbers each of them has, and the table.
+        self._names: dict[torch.dtype, list[str]] = {}
         for name, (_, dtype) in columns.items():
             self._names.setdefault(dtype, []).append(name)
-        self._widths: dict[torch.dtype, list[int]] = {}  # for each dtype, how many numbers these columns have
+        self._widths: dict[torch.dtype, list[int]] = {}
         self._tables: dict[torch.dtype, Tensor] = {}
         rows = min(capacity, _FIRST_ROWS) if grows else capacity
         for dtype, names in self._names.items():
@@ -44,8 +45,8 @@ class ReplayBuffer:
         self._member_indices = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:
-        """Insert E rows for each member, at most ``capacity``; every column is passed as ``[M, E, ...]``. At the end of
-        the tables, continue at their beginning."""
+        """Insert E rows for each member, at most ``capacity``. ``values`` has every column as ``[M, E, ...]``. At the
+        end of the tables, continue at their beginning."""
         first_column, *_ = values.values()
         count = first_column.shape[1]
         self.reserve(count)
@@ -58,8 +59,8 @@ class ReplayBuffer:
         self.advance(count)
 
     def reserve(self, count: int) -> list[Tensor]:
-        """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``. The caller may
-        write rows from index `position` on. The row after the last one is the first. Then it must call `advance`."""
+        """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``. The caller must
+        write the rows from index `position` on, continue at the first row after the last one, and call `advance`."""
         if self.size < self.capacity:
             self._grow(self.size + count)
         return list(self._tables.values())
@@ -72,7 +73,7 @@ class ReplayBuffer:
     def _concatenate(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
         """Concatenate the columns of one dtype along the last axis: ``values {name: [I, J, ...]}`` -> ``[I, J,
         width]``."""
-        # The additional axis gives a number ``[I, J]`` the width 1, and does not change the width of other columns.
+        # With the additional axis, a column of numbers [I, J] becomes [I, J, 1].
         return torch.cat([values[name].unsqueeze(-1).flatten(2) for name in self._names[dtype]], 2)
 
     def _grow(self, rows_needed: int) -> None:
@@ -89,24 +90,23 @@ class ReplayBuffer:
         in [0, 1) are the random numbers."""
         row_indices = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
         indices = row_indices.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
-        rows = {dtype: table.flatten(0, 1).index_select(0, indices) for dtype, table in self._tables.items()}
-        return self._split({dtype: part.view(*uniform.shape, -1) for dtype, part in rows.items()})
+        rows = {}
+        for dtype, table in self._tables.items():
+            rows[dtype] = table.flatten(0, 1).index_select(0, indices).view(*uniform.shape, -1)  # [M, B, width]
+        return self._split(rows)
 
     def rows(self) -> dict[str, Tensor]:
         """Return all filled rows, ``{column: [size, M, ...]}``, in no particular order."""
         return self._split({dtype: table[: self.size] for dtype, table in self._tables.items()})
 
     def _split(self, rows: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
-        """Split ``rows [I, J, width]`` of each table into columns, ``{name: [I, J, ...]}``. Vectors are views, numbers
-        are copies."""
+        """Split ``rows [I, J, width]`` of each table into columns, ``{name: [I, J, ...]}``. Columns of numbers are
+        copies, other columns views."""
         columns = {}
         for dtype, names in self._names.items():
             for name, part in zip(names, rows[dtype].split(self._widths[dtype], -1), strict=True):
                 shape, _ = self.columns[name]
-                if not shape:  # a number
-                    columns[name] = part.squeeze(-1).contiguous()
-                else:
-                    columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
+                columns[name] = part.unflatten(-1, shape) if shape else part.squeeze(-1).contiguous()
         return columns
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class EpisodeMemory:
     one episode after another, ordered as ``episodes[m]``.
 
     With ``order`` "sorted" the episodes with the highest scores are kept, best first; with "recent" the latest ones,
-    latest first. ``capacity`` is the largest number of "steps" or "episodes" (``unit``) of each member. Episodes are
+    latest first. ``capacity`` is the largest number of ``unit``, "steps" or "episodes", of each member. Episodes are
     removed as a whole, and at least one is kept, however long.
     """
 
@@ -166,8 +166,8 @@ class EpisodeMemory:
         self.episodes: list[list[Episode]] = [[] for _ in range(self.members)]
 
     def add(self, member: int, batch: Sequence[Episode]) -> None:
-        """Insert the episodes ``batch`` of one member, oldest first. Then keep the first episodes in ``order`` that fit
-        into ``capacity``, and remove all others, new or old."""
+        """Insert the episodes ``batch`` of one member, oldest first. Then keep as many episodes as fit into
+        ``capacity``, the first ones in ``order``, and remove all others."""
         merged = [*reversed(batch), *self.episodes[member]]  # latest first; a sort keeps this order for equal scores
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)

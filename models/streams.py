@@ -229,15 +229,15 @@ class NoiseBlocks(Blocks):
         is at most ``max_steps``, and also at most the number of unused steps of the current block (of the next block if
         all are used). With ``max_joined``, further blocks are joined while the total stays at most ``max_joined``."""
         parts: list[dict[str, Tensor]] = []
-        num_steps = 0
-        # The first part is always taken. Another block is joined only if all of its steps fit into `max_joined`.
-        while not parts or (num_steps < max_steps and num_steps + self.steps <= max_joined):
+        num_steps, takes_more = 0, True
+        while takes_more:
             if self._used == self.steps:
                 self.next_block()
             start = self._used
             self._used = min(self.steps, start + max_steps - num_steps)
             parts.append({name: values[:, start : self._used] for name, values in self.block.items()})
             num_steps += self._used - start
+            takes_more = num_steps < max_steps and num_steps + self.steps <= max_joined
         if len(parts) == 1:
             return {name: part.contiguous() for name, part in parts[0].items()}
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}

@@ -155,11 +155,15 @@ def _config_of(file: understudy.Proxy) -> Any:
 
 def _spaces_of(file: understudy.Proxy) -> Spaces:
     """Return the spaces of a file's real environment."""
-    spaces, actions = file.spaces, file.spaces["actions"]
-    is_discrete = "n" in actions
+    spaces, described_actions = file.spaces, file.spaces["actions"]
+    actions: Discrete | Continuous
+    if "n" in described_actions:
+        actions = Discrete(described_actions["n"])
+    else:
+        actions = Continuous(tuple(described_actions["low"]), tuple(described_actions["high"]))
     return Spaces(
         tuple(spaces["obs_shape"]),
-        Discrete(actions["n"]) if is_discrete else Continuous(tuple(actions["low"]), tuple(actions["high"])),
+        actions,
         max_episode_steps=spaces["max_episode_steps"],
         max_return=spaces["max_return"],
         info=tuple(spaces.get("info", ())),

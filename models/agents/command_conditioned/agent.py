@@ -65,14 +65,14 @@ class Agent(EpisodeAgent):
             sizes = (num_features, *config.value_hidden_sizes, num_outputs)
             self.state_network = MlpNetwork(sizes, config.activation, init_streams)
         self.levels = torch.tensor(config.quantile_levels)
-        # Policy and trunk with averaged weights.
+        # Policy and trunk with averaged weights, if actions are chosen by these.
         trained = nn.ModuleList([self.policy, self.trunk])
         self.averaged = copy.deepcopy(trained).requires_grad_(False) if config.average_decay else None
         capacity = sys.maxsize if config.is_offline else config.buffer_size  # a whole dataset is kept
         self.memory = EpisodeMemory(self.members, capacity, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
         if self.state_network is not None:
-            # Both optimizers train the convolutions: these learn more from returns than from actions.
+            # Both optimizers train the convolutions, which learn more from returns than from actions.
             params = [self.state_network.flat, *self.trunk.parameters()]
             self.optimizers.append(Adam(params, config.value_lr or config.lr))
         self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
@@ -90,7 +90,7 @@ class Agent(EpisodeAgent):
         """Store whole episodes and update the distribution of exploration commands. With ``validate``, return the loss
         on these episodes, ``{"validation_loss": [M]}``, but not for RCP-A: `learn` computes its advantages later."""
         returns_to_go = self._returns_to_go(trajectory)
-        # [M, E], the returns-to-go of the first steps. They are discounted if commanded returns are.
+        # [M, E], the returns of whole episodes, which are discounted if commanded returns are.
         episode_returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]
         members = range(self.members)
         episodes = [self._to_episodes(trajectory, returns_to_go, episode_returns, member) for member in members]
@@ -100,7 +100,7 @@ class Agent(EpisodeAgent):
         for member in members:
             self.memory.add(member, episodes[member])
         self.commands.widen_scales(returns_to_go, trajectory.returns, trajectory.lengths)
-        # An episode's discounted return is the return-to-go of its first step.
+        # The return-to-go of the first step is the episode's discounted return.
         self.commands.update_from_returns(self.memory, returns_to_go[0], trajectory.lengths)
         for member, returns_in_memory in enumerate(self._episode_returns()):
             lengths = torch.tensor([len(episode) for episode in self.memory.episodes[member]]).float()
@@ -112,19 +112,20 @@ class Agent(EpisodeAgent):
         there is one, then of the policy. Return means over these steps, but ``entropy`` for the last minibatch."""
         config = self.config
         metrics = {}
+        policy_optimizer, *value_optimizers = self.optimizers  # the second list has one item, or none
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
         if config.desire_rank:
-            loss, _ = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
+            loss, _ = self._descend(value_optimizers[0], num_value_updates, self._quantile_loss)
             metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
         if config.desire_advantage:
             self._refresh_advantages()  # computes the targets of the value network
-            loss, _ = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
+            loss, _ = self._descend(value_optimizers[0], num_value_updates, self._value_loss)
             metrics["value_loss"] = loss * self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             values, targets = self.memory.column("value"), self.memory.column("value_target")
             metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
-        num_updates = config.num_grad_steps
-        metrics["policy_loss"], metrics["grad_norm"] = self._descend(self.optimizers[0], num_updates, self._policy_loss)
+        loss, grad_norm = self._descend(policy_optimizer, config.num_grad_steps, self._policy_loss)
+        metrics |= {"policy_loss": loss, "grad_norm": grad_norm}
         if self.is_discrete:
             metrics["entropy"] = entropy(self._outputs * config.action_noise)
         return metrics
@@ -137,6 +138,7 @@ class Agent(EpisodeAgent):
         the means of the reported loss and of the gradient norm, ``[M]`` each."""
         config = self.config
         params = optimizer.param_groups[0]["params"]
+        updates_policy = optimizer is self.optimizers[0]
         reported_losses, grad_norms = [], []
         for rows in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
             loss, reported_loss = loss_function(rows)
@@ -145,7 +147,6 @@ class Agent(EpisodeAgent):
             loss.sum().backward()
             grad_norms.append(clip_gradients(params, config.max_grad_norm))
             optimizer.step()
-            updates_policy = optimizer is self.optimizers[0]
             if self.averaged is not None and updates_policy:
                 for average, param in zip(self.averaged.parameters(), params, strict=True):
                     polyak_update(average, param, 1 - config.average_decay)
@@ -169,8 +170,8 @@ class Agent(EpisodeAgent):
         squared error of continuous actions in units of half their range. ``command`` has a tensor ``[M, B]`` for each
         of `_command_fields`."""
         if self.config.desire_rank:
-            column = self.commands.column["rank"]  # it holds returns-to-go until here
-            command[column] = self.rank(obs, command[column])
+            column = self.commands.column["rank"]
+            command[column] = self.rank(obs, command[column])  # instead of returns-to-go (`_command_fields`)
         outputs = self(obs, torch.stack(command, dim=-1))
         self._outputs = outputs.detach()
         if self.is_discrete:
@@ -311,11 +312,9 @@ class Agent(EpisodeAgent):
         values, final_values = self._clamped_values()  # a tensor [steps] and a tensor [episodes] for each member
         memory.set_column("value", torch.cat(values))
         lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
-
-        def padded(column: list[Tensor]) -> Tensor:  # [T, N]: all episodes side by side, ordered by member
-            return pad_sequence(torch.cat(column).split(lengths))
-
-        reward, value = padded(memory.column("reward")), padded(values)
+        # [T, N], with the N episodes of all members side by side, padded to the longest.
+        reward = pad_sequence(torch.cat(memory.column("reward")).split(lengths))
+        value = pad_sequence(torch.cat(values).split(lengths))
         remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], including this one
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
@@ -323,15 +322,14 @@ class Agent(EpisodeAgent):
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
-        # The same returns are the targets of the values and the first term of the advantages, unless lambdas differ.
         value_target = returns = lambda_returns(reward, next_value, valid, config.discount, target_lambda)
         if advantage_lambda != target_lambda:
             returns = lambda_returns(reward, next_value, valid, config.discount, advantage_lambda)
-        # Transposed, so that a mask selects episode after episode.
-        memory.set_column("value_target", value_target.T[valid.T])
         advantage = returns - value
         if config.clamp_adv_to_max:
             advantage = advantage.clamp(max=config.max_adv_clamp_val)
+        # Transposed, so that a mask selects episode after episode.
+        memory.set_column("value_target", value_target.T[valid.T])
         memory.set_column("advantage", advantage.T[valid.T])
         self.commands.update_from_advantages(memory.column("advantage"))
 
@@ -339,9 +337,9 @@ class Agent(EpisodeAgent):
         """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
         ``[episodes]``, in units of reward. Final values are 0 after termination and without ``bootstrap_truncation``.
 
-        Values are clamped to the range of the returns-to-go in memory, which for final values also includes 0. A lander
-        that climbs for ever reaches states that were never seen, and bootstrapping from an extrapolated value would
-        amplify its error.
+        Values are clamped to the range of the returns-to-go in memory, which for final values also includes 0. In
+        states that were never seen, such as far above the moon, values are extrapolated, and bootstrapping would
+        amplify their errors.
         """
         memory = self.memory
         values = self._values(memory.column("obs"))
@@ -351,7 +349,8 @@ class Agent(EpisodeAgent):
             values[m] = values[m].clamp(returns.min(), returns.max())
             terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             bootstraps = ~terminated if self.config.bootstrap_truncation else torch.zeros_like(terminated)
-            final_values[m] = (final_values[m] * bootstraps).clamp(*_range_with_zero(returns))
+            low, high = _range_with_zero(returns)
+            final_values[m] = (final_values[m] * bootstraps).clamp(low, high)
         return values, final_values
 
     def _value_scale(self) -> Tensor:
@@ -416,8 +415,8 @@ class Agent(EpisodeAgent):
         action = torch.zeros(1, 1, 1, *spaces.action_shape, dtype=spaces.action_dtype)
         number = torch.zeros(1, 1, 1)
         flag = torch.ones(1, 1, 1, dtype=torch.bool)
-        # An example of an episode: one step, in which numbers are 0 and flags True. The saved episodes must have the
-        # same fields, shapes and dtypes.
+        # An example of an episode has one step, in which numbers are 0 and flags True. The saved episodes must have its
+        # fields, shapes and dtypes.
         trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
         (example,) = self._to_episodes(trajectory, returns_to_go=number, episode_returns=number[0], member=0)
         self.memory.load_state_dict(state["memory"], example)
@@ -441,7 +440,7 @@ class CommandedPolicy(Policy):
         self.commanded_returns: Tensor | None = None
         if "rank" in self.commands.column and "return" in overrides:
             self.commanded_returns = torch.full((self.members, envs), overrides["return"])
-        draws: list[Draw] = []  # the random numbers of each step: their sampler, names and shapes
+        draws: list[Draw] = []  # random numbers of each step
         # RCP-A samples a new command at every step (public code).
         if "advantage" in self.commands.names and not at_mean and "advantage" not in overrides:
             draws.append((Streams.normal, {"command": (envs,)}))
@@ -466,7 +465,8 @@ class CommandedPolicy(Policy):
             if self.sample:
                 outputs = outputs + _CONTINUOUS_NOISE * scale * noise["action"]
             # A diverged member must not end the run of all members by an action that is not a number.
-            return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
+            scaled_action = outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
+            return self.agent.middle + self.agent.half_width * scaled_action
         logits = outputs * scale + noise["action"] if self.sample else outputs
         action = logits.argmax(-1)
         if self.floor:

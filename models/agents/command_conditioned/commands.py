@@ -57,10 +57,9 @@ class Commands(nn.Module):
         self.center = torch.tensor([0.5 if name == "rank" else 0.0 for name in self.names])
         # A step lowers a command by ``fall_per_step`` and by ``fall_per_reward`` times the reward, but keeps it between
         # ``smallest`` and ``largest``. All are [C].
-        limit = torch.finfo(torch.float32).max
-        self.fall_per_step, self.fall_per_reward = torch.zeros(2, len(self.names))
-        self.smallest = torch.full((len(self.names),), -limit)
-        self.largest = torch.full((len(self.names),), limit)
+        count, limit = len(self.names), torch.finfo(torch.float32).max
+        self.fall_per_step, self.fall_per_reward = torch.zeros(count), torch.zeros(count)
+        self.smallest, self.largest = torch.full((count,), -limit), torch.full((count,), limit)
         if config.desire_horizon:
             self.fall_per_step[self.column["horizon"]] = 1.0
             self.smallest[self.column["horizon"]] = 1.0
@@ -70,7 +69,7 @@ class Commands(nn.Module):
         self.mean = nn.Buffer(torch.zeros(members))  # of the commanded return or advantage
         self.spread = nn.Buffer(torch.zeros(members))  # of the commanded return or advantage
         self.horizon = nn.Buffer(torch.zeros(members))  # commanded number of steps
-        self.return_reach = nn.Buffer(torch.zeros(members))  # this and the next two determine automatic scales
+        self.return_reach = nn.Buffer(torch.zeros(members))  # the reaches determine automatic scales
         self.horizon_reach = nn.Buffer(torch.zeros(members))
         self.advantage_reach = nn.Buffer(torch.zeros(members))
         self.scale = nn.Buffer(torch.ones(members, len(self.names)))  # factors on commands as inputs of the network
@@ -90,10 +89,12 @@ class Commands(nn.Module):
         commands, by their names for users: ``{"return": 250.0}``. If it has a return, the horizon is the usual length
         of episodes with about this return (`matching_horizon`).
         """
-        is_uniform = self.config.command_source == "best"
-        samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), at_mean)
-        if is_uniform and self.max_return is not None:
-            samples = samples.clamp(max=self.max_return)
+        if self.config.command_source == "best":  # UDRL
+            samples = self.sample_value(streams.uniform(envs), at_mean)
+            if self.max_return is not None:
+                samples = samples.clamp(max=self.max_return)
+        else:
+            samples = self.sample_value(streams.normal(envs), at_mean)
         horizon = self.matching_horizon(overrides["return"]) if "return" in overrides else self.horizon
         values = dict.fromkeys(COMMANDS, samples)  # for returns and advantages; horizon and rank are replaced
         values["horizon"] = horizon.unsqueeze(1).expand(-1, envs)

@@ -14,9 +14,9 @@ Layers = list[tuple[Tensor, ...]]  # of one member, as in `models.contract.Greed
 
 
 class _LayersWithGates(Network):
-    """Base class of policies of layers ``f(W x) * sigmoid(K command)``, of which some have no gate K. Each item of
-    ``layers`` is a layer, or a layer and its gate. The last layer is affine. If ``embeds``, f is tanh in the first
-    layer."""
+    """Base class of policies whose layers may have gates: ``activation(W x) * sigmoid(K command)`` with a gate K,
+    ``activation(W x)`` without. Each item of ``layers`` is a layer, or a layer and its gate. The last layer has no
+    activation. If ``embeds``, the first layer has tanh instead."""
 
     def __init__(self, layers: Sequence[tuple[Dense, ...]], streams: Streams, activation: str, embeds: bool = False):
         self.has_gate = [len(layer_and_gate) == 2 for layer_and_gate in layers]
@@ -57,10 +57,9 @@ class BehaviorNetwork(_LayersWithGates):
     ):
         # Names of layers are the public code's. Their numbers are positions in an `nn.Sequential`, in which activations
         # have the odd positions. Both embeddings have the width ``hidden[0]``, because they are multiplied elementwise.
-        embeddings = (("state", inputs), ("command", num_commands))
-        layers: list[tuple[Dense, ...]] = [
-            tuple(Dense(f"{name}_fc.0", fan_in, hidden[0], gain=1.0) for name, fan_in in embeddings)
-        ]
+        state_embedding = Dense("state_fc.0", inputs, hidden[0], gain=1.0)
+        command_embedding = Dense("command_fc.0", num_commands, hidden[0], gain=1.0)
+        layers: list[tuple[Dense, ...]] = [(state_embedding, command_embedding)]
         for i, (fan_in, fan_out) in enumerate(pairwise(hidden)):
             layers.append((Dense(f"output_fc.{2 * i}", fan_in, fan_out, gain=RELU_GAIN),))
         layers.append((Dense(f"output_fc.{2 * (len(hidden) - 1)}", hidden[-1], outputs),))

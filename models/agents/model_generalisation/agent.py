@@ -90,21 +90,19 @@ class Agent(StepAgent):
         self.noise = self._noise_blocks()
         self.steps = 0  # environment steps so far
         self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
-        # For `metrics`, since its last call: sums of losses [M] by name, the action values [M, 1, A] of each step, the
-        # number of updates, and the latest update if there is one.
-        self._loss_sums: dict[str, Tensor] = {}
-        self._acting_q: list[Tensor] = []
+        self.random_numbers: dict[str, Tensor] = {}  # of the current step
+        # For `metrics`, since its last call:
+        self._loss_sums: dict[str, Tensor] = {}  # sums of losses [M] over updates
+        self._acting_q: list[Tensor] = []  # action values [M, 1, A] of each step
         self._num_updates = 0
-        self._latest: Update | None = None
-        self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
+        self._latest: Update | None = None  # the latest update
 
     def _noise_blocks(self) -> NoiseBlocks:
-        """Return the random numbers of every step, by name. ``rows`` and ``starts`` choose transitions from the replay
-        buffer: for the batch, and for the starts of imagined rollouts. ``act`` and ``imagined`` choose actions: in the
-        environment, and in imagined rollouts. The other names are methods of the model that
-        take these numbers."""
+        """Return the random numbers of every step, by name. "rows" and "starts" choose rows of the replay buffer: for
+        the batch, and for the starts of imagined rollouts. "act" and "imagined" choose actions: in the environment, and
+        in imagined rollouts. The other names, such as "fit", are methods of the model that take these numbers."""
         config = self.config
-        # Sampler -> name -> shape without the axis of members. Several kinds of numbers may have the same sampler.
+        # Sampler -> name -> shape without the axis of members.
         draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = defaultdict(dict)
         updates, rollout_steps = config.updates_per_step, config.rollout_length
         explore_sampler, count = exploration_noise(config, self.num_actions)
@@ -230,9 +228,10 @@ class Agent(StepAgent):
         means = {f"model/{name}_loss": total / self._num_updates for name, total in self._loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
         if self._latest is not None:
-            latest, self._latest = self._latest, None
-            means["train/explained_variance"] = explained_variance(latest.chosen_q, latest.td_target, latest.weight)
-            means["train/grad_norm"] = norms([latest.gradient])
+            chosen_q, td_target, weight = self._latest.chosen_q, self._latest.td_target, self._latest.weight
+            means["train/explained_variance"] = explained_variance(chosen_q, td_target, weight)
+            means["train/grad_norm"] = norms([self._latest.gradient])
+            self._latest = None
         if self._acting_q:
             q = torch.cat(self._acting_q, 1)  # [M, steps, A]
             self._acting_q.clear()

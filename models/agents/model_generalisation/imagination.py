@@ -37,7 +37,7 @@ Params = tuple[Tensor, ...]
 def sample_classes(probability: Tensor, uniform: Tensor) -> Tensor:
     """Sample classes ``[...]`` int64 by inverting the cumulative distribution of ``probability [..., C]`` at ``uniform
     [...]`` in [0, 1). The class is the number of cumulative probabilities that are not above ``uniform``."""
-    # The last cumulative probability is left out, because rounding may leave it below 1.
+    # Without the last cumulative probability, which rounding may leave below 1.
     cumulative = probability.cumsum(-1)[..., :-1]
     return (cumulative <= uniform.unsqueeze(-1)).sum(-1)
 
@@ -144,8 +144,8 @@ class ModelSpec:
 
 class Imagination(nn.Module):
     """Base class of models. A model encodes observations as inputs of the action values (`encode`), learns from a batch
-    (`fit`), and advances an imagined rollout step by step (`begin`, `step`). This class itself is for agents without a
-    model: the inputs of the action values are the observations."""
+    (`fit`), and imagines a rollout step by step (`begin`, `step`). An agent without a model has an instance of this
+    class, which returns observations as inputs of the action values."""
 
     sample_noise: Callable[..., Tensor] = staticmethod(Streams.uniform)  # samples the random numbers of the methods
     optimizer: AdamW | None = None  # None if there is nothing to learn
@@ -249,8 +249,7 @@ class _LearnedModel(Imagination):
         ``{name: [M]}``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
-        # If all weights are 0, the sum is 0 with gradients of 0.
-        total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]
+        total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]  # at least a sum with a gradient
         # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
         grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
         self.optimizer.update(grads)
@@ -396,8 +395,8 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
 
 
 def _survival_probability(continues: Tensor, num_steps: int) -> Tensor:
-    """Return the probability that the episode has lasted until each step of a rollout, ``[M, T B]``. ``continues [M, T
-    B]`` is the probability that it continues after each of T = ``num_steps`` steps."""
+    """Return the probability ``[M, T B]`` that the episode has not ended before each step of a rollout. ``continues [M,
+    T B]`` is the probability that it continues after each of the T = ``num_steps`` steps."""
     continues_by_step = continues.unflatten(1, (num_steps, -1))  # [M, T, B]
     first_step = torch.ones_like(continues_by_step[:, :1])  # every episode lasts until it
     return torch.cat((first_step, continues_by_step[:, :-1].cumprod(1)), 1).flatten(1)

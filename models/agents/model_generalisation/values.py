@@ -31,8 +31,8 @@ class Batch:
 
 
 class Transitions(ReplayBuffer):
-    """A replay buffer of transitions. Bits are stored as bytes, so a transition with bits takes 2 O + 7 bytes: two
-    observations, 4 for the reward, 2 for the action, 1 for ``continues``."""
+    """A replay buffer of transitions. A bit takes one byte, so a transition with observations of O bits takes 2 O + 7
+    bytes: two observations, 4 for the reward, 2 for the action, 1 for ``continues``."""
 
     @staticmethod
     def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
@@ -56,14 +56,14 @@ class Transitions(ReplayBuffer):
 
 
 class States(ReplayBuffer):
-    """A replay buffer of the states of ``dynamics``. Integers are stored in two bytes. If ``dynamics`` has a method
-    ``advance``, seed and time of a state are not stored and are 0 in a batch, because the random numbers of imagined
-    steps are arguments of ``advance``."""
+    """A replay buffer of the states of ``dynamics``. Integers are stored in two bytes. Seed and time, the first two
+    columns of a state of `ChanceDynamics`, are not stored and are 0 in a batch. Imagined steps do not need them,
+    because their random numbers are arguments of ``advance``."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
-        if hasattr(dynamics, "advance"):
+        if hasattr(dynamics, "advance"):  # `ChanceDynamics`
             state_size, self.dtype = dynamics.state_size, torch.int64
-            self.num_skipped = 2  # number of first columns that are not stored: seed and time
+            self.num_skipped = 2  # first columns that are not stored
         else:
             example_state = dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0]
             state_size, self.dtype = len(example_state), example_state.dtype
@@ -103,7 +103,7 @@ def one_hot(action: Tensor, num_actions: int) -> Tensor:
 
 
 class Update(NamedTuple):
-    """Loss and gradient of an update of the action values, then the arguments of `explained_variance`."""
+    """Loss and gradient of an update of the action values, and the values and targets from which they follow."""
 
     loss: Tensor  # [M]
     gradient: Tensor  # [M, D]
@@ -128,9 +128,9 @@ class ActionValues(nn.Module):
         return self.q_network(features)
 
     def bootstrap_value(self, features: Tensor) -> Tensor:
-        """Return the values of next states, ``features [M, B, F] -> [M, B]``: the largest action value of the target
-        network. With ``double_DQN``, it is the target network's value of the action that is best according to the
-        online network. Without ``use_target``, the online network takes the place of the target network."""
+        """Return the values of next states, ``features [M, B, F] -> [M, B]``: the target network's value of its best
+        action or, with ``double_DQN``, of the online network's best action. Without ``use_target``, the online network
+        takes the place of the target network."""
         parameters = self.target_parameters if self.config.use_target else None  # None: the online network's
         target_q = self.q_network.activations(features, parameters)[-1]  # the last activations are the outputs
         if not self.config.double_DQN:

@@ -95,9 +95,8 @@ class Agent(EpisodeAgent):
         return metrics
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
-        """Return the return-to-go of every step, ``[T, M, E]``: the TD(lambda) return if there are ``values`` and
-        ``gae_lambda`` is set, otherwise the discounted return. ``values [M, N]`` are the state values of the
-        experiences, one episode after another."""
+        """Return the return-to-go of every step, ``[T, M, E]``: the discounted return or, if ``gae_lambda`` is set, the
+        TD(lambda) return. ``values [M, N]`` are the state values of the experiences, None without a value network."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
         final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
@@ -136,8 +135,8 @@ class Agent(EpisodeAgent):
         return metrics
 
     def _anneal(self) -> None:
-        """Set the learning rates, which fall linearly to 0 over the run. The run may be limited by a number of epochs,
-        and by a number of steps of each member (``budget``). If both limit it, the smaller rate applies."""
+        """Set the learning rates, which fall linearly to 0 over the run. A run is limited by a number of epochs, by a
+        number of steps of each member (``budget``), or by both. With both, the smaller learning rate applies."""
         remaining_by_epochs = 1.0  # fraction of the run that is left
         if self.config.epochs:
             done_epochs = self.optimizers[0].param_groups[0]["step_count"]  # the policy makes one step per epoch
@@ -162,8 +161,8 @@ class Agent(EpisodeAgent):
             self.budget = state["budget"]
 
     def _accumulate_gradient(self, chunk: "Batch") -> dict[str, Tensor]:
-        """Add the gradient of a chunk to the ``grad`` of the parameters. Return the contribution of the chunk to the
-        mean losses of the batch, ``{name: [M]}``."""
+        """Add the gradient of a chunk to the ``grad`` of the parameters. Return losses ``{name: [M]}``, whose sums over
+        all chunks are the mean losses of the batch."""
         config = self.config
         logits, values = self.network(chunk.obs)
         # Minus the entropy, as a share of the largest possible entropy.
@@ -292,7 +291,8 @@ def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
     episode after another, then zeros."""
     counts = valid.sum((0, 2)).tolist()  # [M]
     # As [M, E, T, ...], so that the mask selects one episode after another.
-    return stack_padded(values.movedim(0, 2)[valid.movedim(0, 2)].split(counts), rows)
+    experiences = values.movedim(0, 2)[valid.movedim(0, 2)]  # of all members, [sum of counts, ...]
+    return stack_padded(experiences.split(counts), rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
@@ -310,7 +310,8 @@ def unpack(values: Tensor, valid: Tensor) -> Tensor:
     """Undo `table`: convert ``values [M, N]`` of experiences to ``[T, M, E]``, with zeros at steps that are not ``valid
     [T, M, E]``."""
     counts = valid.sum((0, 2)).tolist()  # [M]
+    without_padding = torch.cat([row[:count] for row, count in zip(values, counts, strict=True)])
     valid_by_episode = valid.movedim(0, 2)  # [M, E, T], so that the mask selects one episode after another
-    out = values.new_zeros(valid_by_episode.shape)
-    out[valid_by_episode] = torch.cat([row[:count] for row, count in zip(values, counts, strict=True)])
-    return out.movedim(2, 0)
+    values_by_episode = values.new_zeros(valid_by_episode.shape)
+    values_by_episode[valid_by_episode] = without_padding
+    return values_by_episode.movedim(2, 0)

@@ -128,19 +128,19 @@ def prepared_games() -> set[str]:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in ``config``, ``{name: reason}``."""
-    info_weights = "its network is a weight for each number in info"
-    proxy_scale = "rn_evolve_scale goes on from the factor of start_from"
+    linear_reason = f"mode is {config.mode}: its network is a weight for each number in info"
+    scale_reason = "rn_evolve_scale goes on from the factor of start_from"
     starts_from_proxy = config.start_from is not None
     layers = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
     inputs = ("rn_input_center", "rn_input_spread")
     network = (*layers, *inputs, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
     return search.ineffective(config) | reasons_by_setting(
         (config.mode == 0, network, "mode is 0, the task's own reward"),
-        (config.mode in (101, 102), (*layers, *inputs), f"mode is {config.mode}: {info_weights}"),
+        (config.mode in (101, 102), (*layers, *inputs), linear_reason),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (starts_from_proxy, ("rn_init",), "start_from says where the search starts"),
         (not starts_from_proxy, ("rn_discount", "rn_episodes"), "start_from is null"),
-        (starts_from_proxy and config.rn_evolve_scale, ("rn_output_scale",), proxy_scale),
+        (starts_from_proxy and config.rn_evolve_scale, ("rn_output_scale",), scale_reason),
     )
 
 

@@ -215,9 +215,9 @@ def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
     default of ``game``, else the default of all games. The default of the game is skipped if it does not fit the user's
     other choice: the default proxy of pendulum is a bandit, but with preset "paper", which is for an MDP, it is an
     MDP."""
-    presets = load_presets("synthetic")["presets"]
+    presets = load_presets("synthetic")["presets"]  # proxy -> preset -> settings
     default_proxy, default_preset = _GAME_DEFAULTS.get(game, (Config.proxy, Config.preset))
-    if values.get("preset", default_preset) not in presets[default_proxy]:
+    if "preset" in values and values["preset"] not in presets[default_proxy]:
         default_proxy = Config.proxy
     proxy = values.get("proxy", default_proxy)
     if default_preset not in presets.get(proxy, ()):
