@@ -177,7 +177,7 @@ def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
     if networks.has_target:
         fields["reward"] = fields.pop("target")
         # In ``flat``, the target's centre and spread follow the parameters of the networks.
-        fields |= {"form": FORMS.index(networks.config.reward_form), "fixed": networks.searched}
+        fields |= {"form": FORMS.index(networks.config.reward_form), "fixed": networks.num_searched}
         if program.bounds is not None:
             middle, half = program.bounds
             fields |= {"middle": middle.numpy(), "half": half.numpy()}

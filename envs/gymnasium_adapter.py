@@ -94,8 +94,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         num_rows = len(self._envs)
         reward = np.zeros(num_rows, np.float32)
         terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
-        names = self.game.info
-        info_values = np.zeros((num_rows, len(names)), np.float32)
+        info_names = self.game.info
+        info_values = np.zeros((num_rows, len(info_names)), np.float32)
         envs: Any = self._envs
         for row in rows:
             self._ages[row] += 1
@@ -105,19 +105,19 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 self._obs[row], reward[row] = obs, wrappers.as_number(reward_of_row)
                 terminated[row] = wrappers.as_number(is_terminated, "terminated")
                 truncated[row] = wrappers.as_number(is_truncated, "truncated")
-                info_values[row] = [wrappers.as_number(info[name], f"info[{name!r}]") for name in names]
+                info_values[row] = [wrappers.as_number(info[name], f"info[{name!r}]") for name in info_names]
             except BaseException as error:
                 raise self._fault(row, error) from error
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
-        if names:
+        if info_names:
             self._check_finite("info", info_values)
         return Step(
             obs=self._member_tensor(self._obs.copy()),
             reward=self._member_tensor(reward),
             terminated=self._member_tensor(terminated),
             truncated=self._member_tensor(truncated),
-            info=self._member_tensor(info_values) if names else None,
+            info=self._member_tensor(info_values) if info_names else None,
         )
 
     @property

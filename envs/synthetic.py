@@ -61,11 +61,11 @@ class SyntheticDynamics(Dynamics):
         if networks.has_cells:
             num_cells = networks.state_size
             return torch.eye(num_cells)[seeded.integers(seeds, num_cells)]
-        if not networks.latent:
+        if not networks.latent_size:
             return self.starts(seeds)
         # The network takes noise [M, N, latent], so the other axes of seeds are flattened into N.
         member_seeds = seeds.movedim(-2, 0)  # [M, ..., E]
-        noise = seeded.normal(member_seeds.flatten(1), networks.latent).float()
+        noise = seeded.normal(member_seeds.flatten(1), networks.latent_size).float()
         states = self.program.first_states(noise)  # [M, N, S]
         return states.reshape(*member_seeds.shape, -1).movedim(0, -3)  # [M, ..., E, S] -> [..., M, E, S]
 
@@ -147,19 +147,19 @@ class Stages(BaseStages):
         row of the table of initial states: the state, scaled as an input of the target, and the target's output."""
         networks = self.parameters
         if networks.config.pairs is None:
-            return flat[: networks.searched]
-        fixed = networks.fixed(flat[None])
+            return flat[: networks.num_searched]
+        fixed = networks.fixed_tensors(flat[None])
         states = fixed["states.table"]  # [1, rows, S]
         target_actions = networks.with_weights(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """Append the fixed parameters of ``template [D]`` to the weights. With ``pairs``, train a target on them
-        (`train_on_pairs`), always from the same initial weights."""
+        """Append the fixed parameters of ``template [D]`` to the weights ``part``. With the setting ``pairs``, train
+        targets on the pairs in ``part`` instead (`train_on_pairs`), all from the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
         if networks.config.pairs is None:
-            fixed_parameters = template[networks.searched :].expand(*leading_shape, -1)
+            fixed_parameters = template[networks.num_searched :].expand(*leading_shape, -1)
             return torch.cat([part, fixed_parameters], -1)
         pairs = part.reshape(-1, part.shape[-1])
         same_streams = lockstep_streams([0] * len(pairs), "first weights")
@@ -176,9 +176,9 @@ class Stages(BaseStages):
         if not isinstance(self.spaces.actions, Discrete):
             target_actions = target_actions.clamp(-1, 1)
         flat = networks.initial(streams)
-        flat[:, networks.searched :] = template[networks.searched :]
+        flat[:, networks.num_searched :] = template[networks.num_searched :]
         # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
-        fixed, target = networks.fixed(flat), networks.split(flat)["target"]
+        fixed, target = networks.fixed_tensors(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(unscale_states(states, fixed))
         part = networks.parts["target"]
         # A table has few rows, so all of them are one batch, and few updates are enough.
@@ -242,7 +242,7 @@ class Stages(BaseStages):
         outputs = self._clone_outputs(policy(states))  # [N, A]
         if networks.has_target:
             name = "target"
-            inputs = scale_states(states[None], networks.fixed(flat))[0]
+            inputs = scale_states(states[None], networks.fixed_tensors(flat))[0]
         else:  # one row per observation and action, the actions of an observation one after the other
             name = "reward"
             one_hot_actions = torch.eye(networks.action_size)
@@ -298,7 +298,7 @@ class Stages(BaseStages):
         """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
         if self.parameters.scales_obs:  # ``scale`` adapts the policies that train here to real observations
-            scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
+            scale, flat = self.parameters.fixed_tensors(flat), self.parameters.with_scaled_states(flat)
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs)
 

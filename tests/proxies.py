@@ -65,7 +65,7 @@ def written(path: Path, kind: str = "mdp", seed: int = 0, scale: float = 1.0, **
     networks = files.networks_of(config, spaces)
     parameters = networks.initial(Streams([seed])) * scale
     if getattr(networks, "has_target", False):  # which says 0 at first
-        parameters[:, : networks.searched] += Streams([seed + 1]).normal(networks.searched)
+        parameters[:, : networks.num_searched] += Streams([seed + 1]).normal(networks.num_searched)
     if kind in KINDS and not kind.startswith("bandit") and scale == 3.0:
         networks.split(parameters)["done"][0, -1] += 0.5 - _usual_done(networks, parameters)  # the last bias
     values = {"config": config, "spaces": spaces, "game": game, "description": DESCRIPTION} | changes
@@ -133,5 +133,5 @@ def _usual_done(networks: Networks, parameters: Tensor) -> float:
 
 def dynamics_of(proxy: files.Proxy) -> SyntheticDynamics:
     """The same learned environment as the tensor program that agents of the trainer step."""
-    starts = starts_of(make_environment(proxy.game, 1, 1)) if not proxy.networks.latent else lambda seeds: seeds
+    starts = starts_of(make_environment(proxy.game, 1, 1)) if not proxy.networks.latent_size else lambda seeds: seeds
     return SyntheticDynamics(proxy.networks.with_weights(proxy.parameters[None]), proxy.spaces, starts)

@@ -143,7 +143,7 @@ def begin_loop(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None)
     parameters = loop.stages.parameters
     proxies = 2 * loop.stages.initial(Streams(range(3)))
     if getattr(parameters, "has_target", False):  # initially 0
-        proxies[:, : parameters.searched] += Streams(range(3)).normal(parameters.searched)
+        proxies[:, : parameters.num_searched] += Streams(range(3)).normal(parameters.num_searched)
     return loop.begin(proxies[rows or range(len(seeds))], seeds)
 
 

@@ -349,7 +349,7 @@ def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
     settings = trainer.config.parse([*words, "--start_from", "test_learn:mostly_left"])
     stages: Any = stages_of(settings.proxy, "cartpole")
     flat = cloned_proxy("test_learn:mostly_left", stages, 0)[None]
-    table = stages.parameters.fixed(flat)["states.table"]
+    table = stages.parameters.fixed_tensors(flat)["states.table"]
     actions = stages.parameters.target(flat).act(table)
     assert actions.sum() == 100 and len(table[0].unique(dim=0)) <= 450
 
@@ -362,14 +362,14 @@ def test_a_scaled_stage_pays_the_same() -> None:
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(2, 100, 4, generator=generator) * torch.tensor([1.0, 2.0, 1000.0, 0.001]) + 5
     flat = scaled.parameters.fill_table(scaled.parameters.initial(Streams([0, 1])), states)
-    flat[:, : scaled.parameters.searched] = torch.randn(2, scaled.parameters.searched, generator=generator)
+    flat[:, : scaled.parameters.num_searched] = torch.randn(2, scaled.parameters.num_searched, generator=generator)
     trainee = SimpleNamespace(members=2, envs=50, device=torch.device("cpu"))
     environments = [stages.stage(flat, trainee) for stages in (scaled, plain)]
     seeds = torch.arange(100).reshape(2, 50)
     scaled_obs, obs = (environment.reset(seeds) for environment in environments)
     expected = (obs - states.mean(1, keepdim=True)) / states.std(1, keepdim=True)
     torch.testing.assert_close(scaled_obs, expected, atol=1e-4, rtol=1e-3)
-    torch.testing.assert_close(unscale_states(scaled_obs, scaled.parameters.fixed(flat)), obs)
+    torch.testing.assert_close(unscale_states(scaled_obs, scaled.parameters.fixed_tensors(flat)), obs)
     actions = torch.randint(2, (2, 50), generator=generator)
     rewards = [environment.step(actions).reward for environment in environments]
     torch.testing.assert_close(*rewards)

@@ -58,8 +58,8 @@ def test_what_a_bandit_pays_for() -> None:
     words = "--proxy bandit --preset two_stage --agent TD3 --gamename pendulum --table_size 30 --proxy_hidden_size 4"
     proxy, _, loop = random_proxy(words)
     networks, flat = loop.stages.parameters, proxy.parameters
-    flat[: networks.searched] += torch.randn(networks.searched)
-    states = networks.fixed(flat[None])["states.table"][0]
+    flat[: networks.num_searched] += torch.randn(networks.num_searched)
+    states = networks.fixed_tensors(flat[None])["states.table"][0]
     values, reward = action_rewards(proxy, states)
     aims = networks.target(flat[None]).act(states[None])[0, :, 0]
     assert values.min() == -2 and values.max() == 2 and reward.shape == (len(values), 30)

@@ -110,7 +110,7 @@ def test_better_half_of_first_searches_continues() -> None:
     starts = stages.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
     best = starts[int(starts[:, weight].argmax())]
     mean = InitialSearch(config, stages, 7, 1, train).mean()
-    searched = stages.parameters.searched
+    searched = stages.parameters.num_searched
     assert rows == [35, 35, 21, 21, 14, 14]
     assert torch.equal(mean[searched:], best[searched:]) and not torch.equal(mean[:searched], best[:searched])
     assert float(mean[weight] - best[weight]) == pytest.approx(6e-3, rel=0.1)

@@ -100,7 +100,7 @@ def test_target_action_pays_most(form: str, max_reward: float, spaces: Spaces) -
     first = networks.target(flat).act(obs)
     middle = torch.tensor([0.0, 2.0]) if spaces is WIDE else first.flatten()[0]
     assert torch.equal(first, middle.expand_as(first))
-    flat[:, : networks.searched] = torch.randn(3, networks.searched)
+    flat[:, : networks.num_searched] = torch.randn(3, networks.num_searched)
     program = networks.with_weights(flat)
     best, rewards = networks.target(flat).act(obs), {}
     for action in (best, first, best.roll(1, 1)):
@@ -112,8 +112,8 @@ def test_target_action_pays_most(form: str, max_reward: float, spaces: Spaces) -
     if spaces is WIDE:
         low, high = torch.tensor(WIDE.actions.low), torch.tensor(WIDE.actions.high)
         assert torch.equal(best, best.clamp(low, high)) and (best == low).any() and (best == high).any()
-    fixed = networks.fixed(flat)
-    assert networks.size - networks.searched == sum(view[0].numel() for view in fixed.values())
+    fixed = networks.fixed_tensors(flat)
+    assert networks.size - networks.num_searched == sum(view[0].numel() for view in fixed.values())
     normalized_table = (fixed["states.table"] - fixed["target.center"][:, None]) / fixed["target.spread"][:, None]
     assert normalized_table.mean().abs() < 0.1 and normalized_table.std().item() == pytest.approx(1, abs=0.15)
 

@@ -81,7 +81,7 @@ def make_clone(game: str, source: str, *extra_flags: str) -> tuple[Any, torch.Te
 def test_clone_imitates_its_teacher() -> None:
     stages, flat = make_clone("cartpole", "test_teachers:balance")
     networks = stages.parameters
-    states = networks.fixed(flat[None])["states.table"]
+    states = networks.fixed_tensors(flat[None])["states.table"]
     actions = networks.target(flat[None]).act(states)[0]
     expected = torch.from_numpy(balance(states[0].numpy()))
     assert (actions == expected).double().mean() > 0.97
@@ -90,7 +90,7 @@ def test_clone_imitates_its_teacher() -> None:
 
 def test_continuous_clone_imitates_within_the_bounds() -> None:
     stages, flat = make_clone("pendulum", "test_teachers:brake")
-    states = stages.parameters.fixed(flat[None])["states.table"]
+    states = stages.parameters.fixed_tensors(flat[None])["states.table"]
     assert states[0, :, 2].abs().max() > 4  # also states that the policy alone does not visit
     actions = stages.parameters.target(flat[None]).act(states)[0]
     expected = torch.from_numpy(brake(states[0].numpy())).clamp(-2, 2)
@@ -99,7 +99,7 @@ def test_continuous_clone_imitates_within_the_bounds() -> None:
 
 def test_values_of_an_agent_become_rewards(agent: str) -> None:
     stages, flat = make_clone("cartpole", agent, "--clone_of", "values", "--reward_form", "free")
-    states = stages.parameters.fixed(flat[None])["states.table"][0]
+    states = stages.parameters.fixed_tensors(flat[None])["states.table"][0]
     q = teacher(agent, "cartpole", CARTPOLE, wants_values=True)(states)
     program = stages.parameters.with_weights(flat[None])
     rewards = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
@@ -146,7 +146,7 @@ def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.Monke
     assert starts.abs().max() <= 0.05 < states.abs().max() and len(starts.unique(dim=0)) == 600
     monkeypatch.setattr("models.proxies.fitting._UPDATES", 1)  # only the states count
     stages, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
-    assert stages.parameters.fixed(flat[None])["states.table"].abs().max() <= 0.05
+    assert stages.parameters.fixed_tensors(flat[None])["states.table"].abs().max() <= 0.05
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_target_says_what_the_pairs_say_and_is_the_same_in_company(game: str, 
     flat = search_stages.with_searched_part(searched, template)
     for searched_row, row in zip(searched, flat, strict=True):
         assert torch.equal(search_stages.with_searched_part(searched_row, template), row)
-    fixed, first = search_stages.parameters.fixed(flat), search_stages.parameters.fixed(template[None])
+    fixed, first = search_stages.parameters.fixed_tensors(flat), search_stages.parameters.fixed_tensors(template[None])
     assert fixed["states.table"].shape == (4, 5, search_stages.parameters.state_size)
     for name in ("target.center", "target.spread"):
         assert torch.equal(fixed[name], first[name].expand_as(fixed[name]))
@@ -239,13 +239,13 @@ def test_first_weights_are_those_of_the_stream() -> None:
     searched = (search_stages.searched_part(template) + 0.5 * Streams([4]).normal(30)[0]).expand(2, -1)
     flat = search_stages.train_on_pairs(searched, template, Streams([7, 8]))
     assert torch.equal(flat[0], search_stages.train_on_pairs(searched[:1], template, Streams([7]))[0])
-    assert torch.equal(*search_stages.parameters.fixed(flat)["states.table"]) and not torch.equal(*flat)
+    assert torch.equal(*search_stages.parameters.fixed_tensors(flat)["states.table"]) and not torch.equal(*flat)
 
 
 def test_a_search_may_start_from_what_a_policy_does() -> None:
     search_stages, flat = make_clone("cartpole", "test_teachers:balance", "--pairs", "6")
     pairs = search_stages.searched_part(flat).view(6, 6)
-    states = search_stages.parameters.fixed(flat[None])["states.table"][0]
+    states = search_stages.parameters.fixed_tensors(flat[None])["states.table"][0]
     margins = states @ torch.tensor([0.5, 1.0, 10.0, 2.0])
     expected_actions = (margins > 0).long()
     assert torch.equal(pairs[:, 4:].argmax(1), expected_actions)

@@ -59,7 +59,7 @@ def test_step_equals_plain_linear_layers(path: Path, kind: str) -> None:
     actual = {"reward": step.reward[0]}
     if config.proxy == "mdp":
         actual |= {"state": step.next_state[0], "done": step.done[0]}
-    if latent := program.networks.latent:
+    if latent := program.networks.latent_size:
         noise = torch.randn(50, latent, generator=generator)
         actual["initial"] = program.first_states(noise[None])[0]
         expected["initial"] = outputs_of(tensors, config, "initial", noise)

@@ -91,7 +91,7 @@ def _training_samples(agent: Any, policy: Policy, proxy: Proxy, networks: Networ
         columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
         states = columns["next_obs" if has_next_states else "obs"].flatten(0, -2)
         if networks.scales_obs:  # the buffers have scaled states
-            states = unscale_states(states[None], networks.fixed(proxy.parameters[None]))[0]
+            states = unscale_states(states[None], networks.fixed_tensors(proxy.parameters[None]))[0]
         return _joined(states, columns["reward"].flatten())
     config: Any = proxy.config
     # The policy acts in real units and scales observations itself, so the environment must not.

@@ -136,7 +136,7 @@ class Fit:
         normal noise times half of the largest absolute value of each number of a state."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
-            noise = streams.normal(_START_SAMPLES, self.networks.latent)
+            noise = streams.normal(_START_SAMPLES, self.networks.latent_size)
             states = noise * self.largest * _WIDE_STD
             parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
@@ -168,7 +168,7 @@ class Fit:
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state = rows.obs[starts]
         error = torch.zeros(len(starts))  # of the latest step of each piece
-        is_wrong = torch.zeros(len(starts), dtype=torch.bool)  # about termination
+        has_wrong_end = torch.zeros(len(starts), dtype=torch.bool)  # whether a prediction of termination was wrong
         for step in range(PIECE):
             running = step < lengths
             recorded = rows.at((starts + step).clamp(max=num_rows - 1))  # only used for pieces that are running
@@ -179,8 +179,8 @@ class Fit:
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
             error = step_error.where(running, error)
             predicts_end, has_ended = out.done[0] > ENDS_ABOVE, recorded.terminated > 0
-            is_wrong |= running & (predicts_end != has_ended)
-        return {"rollout_error": float(error.median()), "rollout_ends": float(is_wrong.float().mean())}
+            has_wrong_end |= running & (predicts_end != has_ended)
+        return {"rollout_error": float(error.median()), "rollout_ends": float(has_wrong_end.float().mean())}
 
 
 def _std(values: Tensor) -> Tensor:

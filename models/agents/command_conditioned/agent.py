@@ -322,7 +322,8 @@ class Agent(EpisodeAgent):
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
-        value_target = returns = lambda_returns(reward, next_value, valid, config.discount, target_lambda)
+        value_target = lambda_returns(reward, next_value, valid, config.discount, target_lambda)
+        returns = value_target  # from which the values are subtracted
         if advantage_lambda != target_lambda:
             returns = lambda_returns(reward, next_value, valid, config.discount, advantage_lambda)
         advantage = returns - value

@@ -247,21 +247,18 @@ def preset_game(preset: str) -> str | None:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    model = f"model is {config.model!r}, so "
+    model = f"model is {config.model!r}"
     latent_type = f"latent_type is {config.latent_type!r}"
     strategy = f"exploration_strat is {config.exploration_strat!r}"
     learns_model = config.model in ("simple", "latent")
     model_settings = names_with(Config, "part", "learned model")
+    latent_settings = tuple(names_with(Config, "part", "latent states"))
     target_settings = ("target_update_frequency", "double_DQN")
     return reasons_by_setting(
-        (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
-        (not learns_model, (*model_settings, "rollout_batch_size"), f"{model}no model is learned"),
-        (
-            config.model != "latent",
-            tuple(names_with(Config, "part", "latent states")),
-            f"{model}there are no latent states",
-        ),
-        (config.model != "simple", ("bernoulli_logits",), f"{model}no bits are imagined"),
+        (config.model == "none", ("rollout_length",), f"{model}, so nothing is imagined"),
+        (not learns_model, (*model_settings, "rollout_batch_size"), f"{model}, so no model is learned"),
+        (config.model != "latent", latent_settings, f"{model}, so there are no latent states"),
+        (config.model != "simple", ("bernoulli_logits",), f"{model}, so no bits are imagined"),
         (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
         (config.latent_type != "categorical", ("feature_width",), latent_type),
         (config.latent_type == "categorical", ("min_std", "std_act"), latent_type),

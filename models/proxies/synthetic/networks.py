@@ -56,24 +56,24 @@ class Networks:
         self.scales_obs = self.has_target and has_table and config.scale_obs  # whether agents train on scaled states
         self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
         learns_initial_states = config.first_states == "latent" if bandit else config.learned_reset
-        self.latent = 0  # inputs of the initial-state network; 0 without one
+        self.latent_size = 0  # inputs of the initial-state network; 0 without one
         if learns_initial_states:
-            self.latent = size if config.latent_size is None else config.latent_size
+            self.latent_size = size if config.latent_size is None else config.latent_size
         if self.has_target:
             self.parts = {"target": make_mlp(config, size, self.action_size)}
         else:
             outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
             self.parts = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
-        if self.latent:
-            self.parts["initial"] = make_mlp(config, self.latent, size)
-        self.searched = sum(part.size for part in self.parts.values())  # number of parameters that a search changes
+        if self.latent_size:
+            self.parts["initial"] = make_mlp(config, self.latent_size, size)
+        self.num_searched = sum(part.size for part in self.parts.values())  # number of parameters that a search changes
         # Further parameters of a bandit: scale of the inputs of its target, and a table of initial states.
         self._fixed_shapes: dict[str, tuple[int, ...]] = {}
         if self.has_target:
             self._fixed_shapes |= {"target.center": (size,), "target.spread": (size,)}
         if self.num_table_rows:
             self._fixed_shapes |= {"states.table": (self.num_table_rows, size)}
-        self.size = self.searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
+        self.size = self.num_searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]``: the weights of the networks as ``proxy_init`` says, then the fixed
@@ -86,10 +86,10 @@ class Networks:
                 for layer in part.dense:
                     weights.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
                     weights.append(torch.zeros(len(streams), layer.outputs))
-        fixed_parameters = torch.zeros(len(streams), self.size - self.searched)
+        fixed_parameters = torch.zeros(len(streams), self.size - self.num_searched)
         flat = torch.cat([*weights, fixed_parameters], 1)
-        # `split`, `layers` and `fixed` return views, so writing to their results changes ``flat``.
-        networks, fixed = self.split(flat), self.fixed(flat)
+        # `split`, `layers` and `fixed_tensors` return views, so writing to their results changes ``flat``.
+        networks, fixed = self.split(flat), self.fixed_tensors(flat)
         if "done" in self.parts:
             *_, (_, last_bias) = self.parts["done"].layers(networks["done"])
             last_bias += self.config.done_bias
@@ -116,7 +116,7 @@ class Networks:
         deviation.
         """
         flat = flat.clone()
-        fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
+        fixed = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
         if self.num_table_rows:
             fixed["states.table"].copy_(states[:, : self.num_table_rows])
         if self.has_target and scaled:
@@ -132,7 +132,7 @@ class Networks:
         is more balanced. If one discrete action is right in more than `_MAX_ACTION_SHARE` of the rows, agents learn to
         choose it everywhere. So copies of other rows replace the rows that are too many."""
         flat = flat.clone()
-        table = self.fixed(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
+        table = self.fixed_tensors(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
         actions = self.with_weights(flat).target_actions(table)[0]
         is_common = actions == actions.mode().values
         common_rows, other_rows = is_common.nonzero()[:, 0], (~is_common).nonzero()[:, 0]
@@ -142,21 +142,21 @@ class Networks:
             table[0, common_rows[:excess]] = table[0, copied_rows]
         return flat
 
-    def scaled(self, flat: Tensor) -> Tensor:
+    def with_scaled_states(self, flat: Tensor) -> Tensor:
         """Return a copy of the parameters ``flat [M, size]`` whose states are scaled (`scale_states`) and whose rewards
         are the same. The table is scaled, and the target scales its inputs no more."""
         flat = flat.clone()
-        fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
+        fixed = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
         fixed["target.center"].zero_()
         fixed["target.spread"].fill_(1.0)
         return flat
 
-    def fixed(self, flat: Tensor) -> dict[str, Tensor]:
+    def fixed_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters of a bandit that a search does not change, as views of all parameters ``flat [M,
         size]``: with a target "target.center" and "target.spread" ``[M, S]``, the scale of its inputs, and with a table
         of initial states "states.table" ``[M, rows, S]``."""
-        views, start = {}, self.searched
+        views, start = {}, self.num_searched
         for name, shape in self._fixed_shapes.items():
             end = start + math.prod(shape)
             views[name] = flat[:, start:end].unflatten(1, shape)
@@ -166,15 +166,15 @@ class Networks:
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
         sizes = [part.size for part in self.parts.values()]
-        return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
+        return dict(zip(self.parts, flat[:, : self.num_searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return weights ``[out, in]``, biases ``[out]`` and other parameters (`fixed`) by their names in a file, as
-        views of the parameters ``flat [size]`` of one member."""
+        """Return weights ``[out, in]``, biases ``[out]`` and `fixed_tensors` by their names in a file, as views of the
+        parameters ``flat [size]`` of one member."""
         tensors: dict[str, Tensor] = {}
         for name, parameters in self.split(flat[None]).items():  # of a single member, [1, size]
             tensors |= named_layers(name, self.parts[name], parameters)
-        return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
+        return tensors | {name: view[0] for name, view in self.fixed_tensors(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
         """Return the policy of M members in which member m takes the actions of its target network. Raises SettingError
@@ -197,18 +197,18 @@ class Program:
         self.networks, self.flat = networks, flat
         self._action_indices = torch.arange(networks.action_size, device=flat.device)
         split_parameters = networks.split(flat)
-        self.names = [name for name in networks.parts if name != "initial"]  # the networks of a step
+        self.step_networks = [name for name in networks.parts if name != "initial"]  # the networks of a step
         self.layers = {name: part.layers(split_parameters[name]) for name, part in networks.parts.items()}
-        self.fixed = networks.fixed(flat)
+        self.fixed_tensors = networks.fixed_tensors(flat)
         self.form = FORMS.get(networks.config.reward_form)  # difference of actions -> reward; None without a target
         self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half-width [A] of the range of actions
         if isinstance(networks.actions, Continuous):
             low = torch.tensor(networks.actions.low, device=flat.device)
             high = torch.tensor(networks.actions.high, device=flat.device)
             self.bounds = (low + high) / 2, (high - low) / 2
-        self.folded = networks.config.proxy_hidden_layer == 1 and not networks.has_target
-        if self.folded:
-            self._fold([self.layers[name] for name in self.names])
+        self.is_folded = networks.config.proxy_hidden_layer == 1 and not networks.has_target
+        if self.is_folded:
+            self._fold([self.layers[name] for name in self.step_networks])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
         """Join ``networks`` of two layers with the same inputs and width to one wide network, whose outputs are the
@@ -228,7 +228,7 @@ class Program:
             blocks.append(F.pad(weight, (units_before, units_after)))  # [M, out of this network, num_hidden]
         last_weight = torch.cat(blocks, 1)
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
-        part = self.networks.parts[self.names[0]]
+        part = self.networks.parts[self.step_networks[0]]
         self._folded_mlp = MLP([num_inputs, num_hidden, num_outputs], part.activation, part.leak)
 
     @torch.no_grad()
@@ -241,12 +241,12 @@ class Program:
         if isinstance(self.networks.actions, Discrete):
             action = (action.unsqueeze(-1) == self._action_indices).float()
         inputs = torch.cat([action, state], 2).transpose(1, 2)  # [M, in, E]
-        if self.folded:  # all networks as one
+        if self.is_folded:  # all networks as one
             # `MLP.forward` returns the outputs of all layers; the last ones are the network's, [M, out, E].
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]
         else:
             parts, layers = self.networks.parts, self.layers
-            outputs = torch.cat([parts[name].forward(layers[name], inputs)[-1] for name in self.names], 1)
+            outputs = torch.cat([parts[name].forward(layers[name], inputs)[-1] for name in self.step_networks], 1)
         if self.networks.config.proxy == "bandit":
             reward = outputs[:, 0]
             return Outcome(state, reward, torch.ones_like(reward))
@@ -272,7 +272,7 @@ class Program:
     @torch.no_grad()
     def target_outputs(self, state: Tensor) -> Tensor:
         """Return the target network's outputs ``[M, A, E]`` for ``state [M, E, S]``."""
-        scaled_state = scale_states(state, self.fixed)
+        scaled_state = scale_states(state, self.fixed_tensors)
         return self.networks.parts["target"].forward(self.layers["target"], scaled_state.transpose(1, 2))[-1]
 
     @torch.no_grad()
@@ -287,7 +287,7 @@ class Program:
 
     def table_rows(self, rows: Tensor) -> Tensor:
         """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the tables."""
-        table = self.fixed["states.table"]  # [M, rows, S]
+        table = self.fixed_tensors["states.table"]  # [M, rows, S]
         members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
 
@@ -300,7 +300,7 @@ class Program:
 
 
 def scale_states(states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
-    """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed`."""
+    """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed_tensors`."""
     return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
 
 
@@ -313,10 +313,10 @@ class ScaledPolicy(Policy):
     """A policy for unscaled observations, which scales them (`scale_states`) before ``policy`` receives them."""
 
     def __init__(self, policy: Policy, fixed: Mapping[str, Tensor]):
-        self.policy, self.fixed, self.members = policy, fixed, policy.members
+        self.policy, self.fixed_tensors, self.members = policy, fixed, policy.members
 
     def act(self, obs: Tensor) -> Tensor:
-        return self.policy.act(scale_states(obs, self.fixed))
+        return self.policy.act(scale_states(obs, self.fixed_tensors))
 
 
 class Target(Policy):
