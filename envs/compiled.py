@@ -170,7 +170,7 @@ def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
         "one_hot": dynamics.spaces.one_hot,
     }
     begin = 0  # position of a network's parameters in ``flat``
-    for name, part in networks.parts.items():
+    for name, part in networks.mlps.items():
         fields[name] = make_net(part, begin)
         begin += part.size
     fields.pop("initial", None)  # torch computes initial states

@@ -180,9 +180,11 @@ class Stages(BaseStages):
         # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
         fixed, target = networks.fixed_tensors(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(unscale_states(states, fixed))
-        part = networks.parts["target"]
         # A table has few rows, so all of them are one batch, and few updates are enough.
-        target.copy_(fit(part, target, states, target_actions, updates=300, lr=1e-2, batch_size=None))
+        fitted_weights = fit(
+            networks.mlps["target"], target, states, target_actions, updates=300, lr=1e-2, batch_size=None
+        )
+        target.copy_(fitted_weights)
         return flat
 
     def check_policy(self, source: str) -> bool:
@@ -255,7 +257,7 @@ class Stages(BaseStages):
         has_logits = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
         weights = networks.split(flat)[name]  # a view, so that ``flat`` changes with it
         fitted_weights = fit(
-            networks.parts[name], weights, inputs[None], outputs[None], cross_entropy=has_logits, updates=updates
+            networks.mlps[name], weights, inputs[None], outputs[None], cross_entropy=has_logits, updates=updates
         )
         weights.copy_(fitted_weights)
         return flat

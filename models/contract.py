@@ -102,14 +102,14 @@ class Agent(nn.Module, Stateful, ABC):
         ``command`` is as in `begin`. Not called if observations are images."""
         return None
 
-    def commands_now(self) -> dict[str, Tensor]:
+    def mean_commands(self) -> dict[str, Tensor]:
         """Return the mean of the current commands, ``{name: [M]}`` in the units of `Command`, if there are any."""
         return {}
 
     @property
     def command_names(self) -> list[str]:
         """The names that a `Command` for this agent may have."""
-        return list(self.commands_now())
+        return list(self.mean_commands())
 
     def status(self) -> dict[str, Tensor]:
         """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate and, if there is a

@@ -249,9 +249,12 @@ class EpisodeMemory:
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
             # A state with this member's lengths, and with the names, shapes and dtypes that the fields must have.
-            total = sum(lengths)
+            total_steps = sum(lengths)
+            template_steps = {}
+            for field, values in example.steps.items():
+                template_steps[field] = values[0].expand(total_steps, *values.shape[1:])
             template = {
-                "steps": {key: values[0].expand(total, *values.shape[1:]) for key, values in example.steps.items()},
+                "steps": template_steps,
                 "lengths": lengths,
                 "scores": [0.0] * len(lengths),
                 "extras": [example.extras] * len(lengths),

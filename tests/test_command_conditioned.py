@@ -61,11 +61,11 @@ def test_memory_fields_by_hand() -> None:
 
 def test_udrl_commands_come_from_the_best_episodes() -> None:
     agent = experienced_agent("UDRL", last_few=2)  # the best returns 6 and 10 have mean 8, deviation 2, mean length 2
-    now = agent.commands_now()
-    assert now["return"].tolist() == [8.0] and now["horizon"].tolist() == [2.0]
+    means = agent.mean_commands()
+    assert means["return"].tolist() == [8.0] and means["horizon"].tolist() == [2.0]
     longer = experienced_agent("UDRL", last_few=3)
     longer.observe(trajectory([[1.0] * 4], [True]))  # mean length of the best three: 8 / 3, rounded
-    assert longer.commands_now()["horizon"].tolist() == [3.0]
+    assert longer.mean_commands()["horizon"].tolist() == [3.0]
     exploring = agent.begin(2000, Streams([1]), sample=True).command[0]
     assert agent.commands.names == ["rtg", "horizon"] and (exploring[:, 1] == 2).all()
     assert 8 <= exploring[:, 0].min() < 8.05 and 9.95 < exploring[:, 0].max() < 10
@@ -74,7 +74,7 @@ def test_udrl_commands_come_from_the_best_episodes() -> None:
     assert bound.tolist() == [[8.0, 2.0]] * 5
     sampled = experienced_agent("UDRL", last_few=2, eval_command="sampled")
     assert sampled.begin(50, Streams([1]), sample=False, evaluate=True).command[0, :, 0].std() > 0.1
-    assert experienced_agent("UDRL", last_few=2, desire_mu_minus_std=True).commands_now()["return"].tolist() == [6.0]
+    assert experienced_agent("UDRL", last_few=2, desire_mu_minus_std=True).mean_commands()["return"].tolist() == [6.0]
 
 
 def test_udrl_commands_count_down() -> None:
@@ -106,7 +106,7 @@ def test_rcp_r_commands_come_from_the_latest_returns() -> None:
     agent.observe(trajectory([[100.0]], [True]))
     agent.observe(THREE)
     deviation = torch.tensor([6.0, 10.0, -4.0]).std(correction=0).item()
-    assert agent.commands.names == ["rtg"] and agent.commands_now()["return"].tolist() == [10.0]
+    assert agent.commands.names == ["rtg"] and agent.mean_commands()["return"].tolist() == [10.0]
     actor = agent.begin(4000, Streams([0]), sample=True)
     initial_command = actor.command[0, :, 0].clone()
     assert initial_command.mean() == pytest.approx(10, abs=0.3)
@@ -152,7 +152,7 @@ def test_level_weights_by_hand() -> None:
 
 def test_rank_commands_have_their_range() -> None:
     agent = ranking_agent(rank_min=0.6, rank_max=0.8, eval_rank=0.7)
-    assert agent.commands.names == ["rank"] and agent.commands_now()["rank"].tolist() == pytest.approx([0.7])
+    assert agent.commands.names == ["rank"] and agent.mean_commands()["rank"].tolist() == pytest.approx([0.7])
     exploring = agent.begin(2000, Streams([1]), sample=True)
     first = exploring.command.clone()
     assert 0.6 <= first.min() < 0.601 and 0.799 < first.max() <= 0.8
@@ -160,7 +160,9 @@ def test_rank_commands_have_their_range() -> None:
     assert torch.equal(exploring.command, first)  # constant along an episode
     evaluated = agent.begin(3, Streams([1]), sample=False, evaluate=True)
     assert evaluated.current_command()["rank"].tolist() == [[pytest.approx(0.7)] * 3]
-    torch.testing.assert_close(agent.commands.scaled(evaluated.command), torch.full((1, 3, 1), 1.0))  # 5 (0.7 - 0.5)
+    torch.testing.assert_close(
+        agent.commands.network_inputs(evaluated.command), torch.full((1, 3, 1), 1.0)
+    )  # 5 (0.7 - 0.5)
     ranks = ranking_agent(rank_min=0.6, rank_low_share=0.25).begin(4000, Streams([1]), sample=True).command
     is_low = ranks < 0.6
     assert is_low.float().mean() == pytest.approx(0.25, abs=0.03)

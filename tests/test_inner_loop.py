@@ -43,7 +43,7 @@ def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **chang
 def proxies_of(loop: InnerLoop, count: int) -> Tensor:
     """Random proxies with episodes of one step up to the limit."""
     flat = 2 * loop.stages.parameters.initial(Streams(range(count)))
-    if "done" in loop.stages.parameters.parts:
+    if "done" in loop.stages.parameters.mlps:
         last_done(loop, flat).add_(torch.linspace(-0.4, 0.8, count))
     return flat
 
@@ -51,7 +51,7 @@ def proxies_of(loop: InnerLoop, count: int) -> Tensor:
 def last_done(loop: InnerLoop, flat: Tensor) -> Tensor:
     """The last biases [M] of the networks that end episodes, as a view."""
     networks = loop.stages.parameters
-    return networks.parts["done"].layers(networks.split(flat)["done"])[-1][1][:, 0, 0]
+    return networks.mlps["done"].layers(networks.split(flat)["done"])[-1][1][:, 0, 0]
 
 
 def assert_same_outcome(outcome: Outcome, expected: Outcome, rows: list[int]) -> None:

@@ -28,7 +28,7 @@ def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironmen
     networks = Networks(settings, real.spaces)
     flat = 2 * networks.initial(Streams(range(members)))
     if not bandit:
-        networks.parts["done"].layers(networks.split(flat)["done"])[-1][1][0] -= 9
+        networks.mlps["done"].layers(networks.split(flat)["done"])[-1][1][0] -= 9
     return TensorEnvironment(
         SyntheticDynamics(networks.with_weights(flat), real.spaces, starts_of(real)), members, envs
     )
@@ -127,7 +127,7 @@ def test_seed_blocks_without_end_are_skipped() -> None:
     real = make_environment("cartpole", 1, 1)
     networks = Networks(ProxyConfig(proxy_hidden_size=3, max_steps=limit), real.spaces)
     proxies = torch.zeros(2, networks.size)
-    networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
+    networks.mlps["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
     results = []
     for members in ([0, 1], [1]):
         dynamics = SyntheticDynamics(networks.with_weights(proxies[members]), real.spaces, starts_of(real))

@@ -34,7 +34,7 @@ def dynamics_of(settings: Config, members: int = 3) -> SyntheticDynamics:
 def test_initial_parameters_have_their_distribution(init: str) -> None:
     networks = Networks(config(proxy_init=init, proxy_hidden_size=50), CARTPOLE)
     split = networks.split(networks.initial(Streams(range(100))))
-    for name, part in networks.parts.items():
+    for name, part in networks.mlps.items():
         for (weight, bias), inputs in zip(part.layers(split[name]), part.sizes, strict=False):
             std = (3 * inputs if init == "torch" else inputs) ** -0.5
             assert weight.std().item() == pytest.approx(std, rel=0.03)
@@ -49,7 +49,7 @@ def constant(settings: Config, part: str, output: Tensor) -> SyntheticDynamics:
     """Members with a constant ``output [M, outputs]`` of network ``part``."""
     dynamics = dynamics_of(settings, len(output))
     networks, flat = dynamics.program.networks, dynamics.program.flat.clone()
-    layers = networks.parts[part].layers(networks.split(flat)[part].zero_())
+    layers = networks.mlps[part].layers(networks.split(flat)[part].zero_())
     layers[-1][1][:, :, 0] = output
     return SyntheticDynamics(networks.with_weights(flat), CARTPOLE, dynamics.starts)
 
@@ -79,7 +79,7 @@ def test_low_done_bias_prevents_ends() -> None:
 
 def test_bandit_episodes_have_one_step() -> None:
     dynamics = dynamics_of(config(proxy="bandit", raw_done=True))
-    assert set(dynamics.program.networks.parts) == {"reward", "initial"}
+    assert set(dynamics.program.networks.mlps) == {"reward", "initial"}
     environment = TensorEnvironment(dynamics, 3, 4)
     obs, action = environment.reset(torch.arange(12).view(3, 4)), torch.randint(2, (3, 4))
     step = environment.step(action)

@@ -262,7 +262,7 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
 def _command_text(loop: Loop, settings: Settings) -> str:
     """Return the user's command or, without one, the command that the agent chooses, such as ``command return 250,
     horizon 200; ``. Empty if agents of this kind follow no command."""
-    commands = loop.agents[0].commands_now()  # name -> numbers of all seeds
+    commands = loop.agents[0].mean_commands()  # name -> numbers of all seeds
     if not commands:
         return ""
     means = settings.command or {name: float(value.mean()) for name, value in commands.items()}

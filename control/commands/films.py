@@ -119,7 +119,7 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
     if role == UNTRAINED:
         # If agents follow commands, this agent gets the commands of the trained agent.
-        commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
+        commands = {name: float(value.mean()) for name, value in loop.agents[0].mean_commands().items()}
         untrained_settings = trained_settings.replace(command={**commands, **trained_settings.command})
         loop = build_loop(untrained_settings, for_training=False)
         caption = f"{trained.implementation}, untrained"

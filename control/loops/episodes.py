@@ -106,7 +106,7 @@ class EpisodeLoop(Loop):
         schedule has no episodes, because the agent learns from recorded ones, only count the steps in the minibatches
         of the epoch."""
         # The commands (the goals that the agent pursues, if any) of the next episodes.
-        commands = {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
+        commands = {f"rollout/command_{name}": value for name, value in self.agent.mean_commands().items()}
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
             return commands

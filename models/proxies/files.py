@@ -143,13 +143,12 @@ def _config_of(file: understudy.Proxy) -> Any:
         values, _ = translate(file.config, (), field_kinds)  # replaces old names of settings
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
-    if unknown := [name for name in values if name not in field_kinds]:
-        raise refused(
-            file.path,
-            f"its setting {unknown[0]!r} is unknown{nearest(unknown[0], field_kinds)}",
-            "settings of a search",
-        )
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    for name, value in values.items():
+        if name not in field_kinds:
+            problem = f"its setting {name!r} is unknown{nearest(name, field_kinds)}"
+            raise refused(file.path, problem, "settings of a search")
+        if isinstance(value, list):  # settings have tuples in place of lists
+            values[name] = tuple(value)
     return family_spec.config(**values)
 
 

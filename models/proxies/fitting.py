@@ -16,7 +16,8 @@ _UPDATES = 4000  # of a fit, unless the caller chooses another number
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
     """Return the architecture of a network with the hidden layers that ``config`` describes. A search does not change
     the slope of prelu, so this activation is a leaky ReLU with prelu's initial slope."""
-    sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, outputs]
+    hidden_sizes = [config.proxy_hidden_size] * config.proxy_hidden_layer
+    sizes = [inputs, *hidden_sizes, outputs]
     if config.proxy_activation_fn == "prelu":
         return MLP(sizes, "leakyrelu", PRELU_SLOPE)
     return MLP(sizes, config.proxy_activation_fn, LEAK)

@@ -96,7 +96,7 @@ class Fit:
         """Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
         standardised_inputs = (self.inputs(rows) - self.input_center) / self.input_spread  # [N, A + S]
         inputs = standardised_inputs.T[None]  # [1, A + S, N]
-        mlps, parameters = self.networks.parts, self.networks.split(flat)
+        mlps, parameters = self.networks.mlps, self.networks.split(flat)
         layers = {name: mlps[name].layers(parameters[name]) for name in PARTS}
         traces = {name: mlps[name].forward(layers[name], inputs) for name in PARTS}  # the last item is the output
         outputs = [traces[name][-1].requires_grad_() for name in PARTS]  # [1, out, N]
@@ -127,18 +127,18 @@ class Fit:
         inputs and outputs. To the logit of the done network, `ENDS_ABOVE` is added."""
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
-            layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``
+            layers = self.networks.mlps[name].layers(self.networks.split(flat)[name])  # views of ``flat``
             undo_scaling(layers, (self.input_center, self.input_spread), output_scale)  # changes ``flat``
         return flat
 
     def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
         """Fit the initial-state network, if there is one, and change its part of ``flat [1, D]``. Its targets are its
         normal noise times half of the largest absolute value of each number of a state."""
-        if "initial" in self.networks.parts:
+        if "initial" in self.networks.mlps:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent_size)
             states = noise * self.largest * _WIDE_STD
-            parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
+            parameters.copy_(fit(self.networks.mlps["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
         """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``.

@@ -84,7 +84,7 @@ class Agent(EpisodeAgent):
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or means of actions ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B,
         C]``. Means are relative to the middle of the range of actions, in units of half this range."""
-        return self.policy(self.trunk(obs), self.commands.scaled(command))
+        return self.policy(self.trunk(obs), self.commands.network_inputs(command))
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store whole episodes and update the distribution of exploration commands. With ``validate``, return the loss
@@ -115,22 +115,22 @@ class Agent(EpisodeAgent):
         policy_optimizer, *value_optimizers = self.optimizers  # the second list has one item, or none
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
         if config.desire_rank:
-            loss, _ = self._descend(value_optimizers[0], num_value_updates, self._quantile_loss)
+            loss, _ = self._take_gradient_steps(value_optimizers[0], num_value_updates, self._quantile_loss)
             metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
         if config.desire_advantage:
             self._refresh_advantages()  # computes the targets of the value network
-            loss, _ = self._descend(value_optimizers[0], num_value_updates, self._value_loss)
+            loss, _ = self._take_gradient_steps(value_optimizers[0], num_value_updates, self._value_loss)
             metrics["value_loss"] = loss * self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             values, targets = self.memory.column("value"), self.memory.column("value_target")
             metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
-        loss, grad_norm = self._descend(policy_optimizer, config.num_grad_steps, self._policy_loss)
+        loss, grad_norm = self._take_gradient_steps(policy_optimizer, config.num_grad_steps, self._policy_loss)
         metrics |= {"policy_loss": loss, "grad_norm": grad_norm}
         if self.is_discrete:
             metrics["entropy"] = entropy(self._outputs * config.action_noise)
         return metrics
 
-    def _descend(
+    def _take_gradient_steps(
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps ``rows [M, B]``, the
@@ -246,7 +246,7 @@ class Agent(EpisodeAgent):
         if self.averaged is None:
             return self(obs, command)  # type: ignore[no-any-return]
         policy, trunk = self.averaged
-        return policy(trunk(obs), self.commands.scaled(command))  # type: ignore[no-any-return]
+        return policy(trunk(obs), self.commands.network_inputs(command))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
@@ -396,8 +396,8 @@ class Agent(EpisodeAgent):
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
 
-    def commands_now(self) -> dict[str, Tensor]:
-        return self.commands.now()
+    def mean_commands(self) -> dict[str, Tensor]:
+        return self.commands.means()
 
     @property
     def command_names(self) -> list[str]:

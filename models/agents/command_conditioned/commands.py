@@ -138,13 +138,13 @@ class Commands(nn.Module):
         command.sub_(self.fall_per_step + self.fall_per_reward * reward.unsqueeze(-1))
         command.clamp_(self.smallest, self.largest)
 
-    def now(self) -> dict[str, Tensor]:
+    def means(self) -> dict[str, Tensor]:
         """Return the mean of the current exploration commands by their names for users, ``eval_rank`` for ranks."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
         return {_USER_NAMES[name]: means[name].clone() for name in self.names}
 
-    def scaled(self, command: Tensor) -> Tensor:
+    def network_inputs(self, command: Tensor) -> Tensor:
         """Return the input of the network for ``command [M, B, C]``: its difference from ``center`` times ``scale``."""
         return (command - self.center) * self.scale.unsqueeze(1)
 

@@ -39,8 +39,11 @@ class _LayersWithGates(Network):
 
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
         """Return layers and activations of one member (`models.contract.GreedyNetwork`)."""
-        pairs = iter(self.pairs(member))
-        layers: Layers = [(*next(pairs), *next(pairs)) if has_gate else next(pairs) for has_gate in self.has_gate]
+        pairs = iter(self.pairs(member))  # of the layers and the gates, in order
+        layers: Layers = []
+        for has_gate in self.has_gate:
+            layer = next(pairs)
+            layers.append((*layer, *next(pairs)) if has_gate else layer)
         activations: list[str | float] = [self.slope] * (len(layers) - 1)
         if self.embeds:
             activations[0] = "tanh"

@@ -42,13 +42,13 @@ class Networks:
         num_inputs = obs_size * self.mode.state + info_size * self.mode.info
         num_inputs = max(1, num_inputs)  # mode 0 has an unused network
         mlp = fitting.make_mlp(config, num_inputs, 1)
-        self.parts = {"reward": mlp}
+        self.mlps = {"reward": mlp}
         self.network_size = num_inputs if self.linear else mlp.size  # number of parameters without the output scale
         self.size = self.network_size + (1 if config.rn_evolve_scale else 0)
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`."""
-        parameters = self.parts["reward"].initial(streams)
+        parameters = self.mlps["reward"].initial(streams)
         if self.linear:  # one weight for each number in the info, and no bias
             parameters = parameters[:, : self.network_size]
         log_scale = parameters.new_zeros(len(parameters), self.size - self.network_size)  # [M, 1], or [M, 0] if fixed
@@ -69,7 +69,7 @@ class Networks:
         """Return weights ``[out, in]`` and biases ``[out]`` by their names in a file, as views of ``flat [size]``."""
         if self.linear:
             return {"reward.0.weight": flat[None, : self.network_size]}
-        return fitting.named_layers("reward", self.parts["reward"], flat[None, : self.network_size])
+        return fitting.named_layers("reward", self.mlps["reward"], flat[None, : self.network_size])
 
     def target(self, flat: Tensor) -> Policy:
         """Raise SettingError, because a learned reward defines no policy."""
@@ -85,7 +85,7 @@ class Networks:
         if self.config.rn_input_spread:
             states = states / torch.tensor(self.config.rn_input_spread)
         network_parameters, scale = flat[:, : self.network_size], flat[:, self.network_size :]
-        fitted = fitting.fit(self.parts["reward"], network_parameters, states[None], targets[None, :, None])
+        fitted = fitting.fit(self.mlps["reward"], network_parameters, states[None], targets[None, :, None])
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Networks:
         state_std = state_std.where(state_std > 1e-6, 1.0)  # numbers that do not vary are only centred
         target_mean, target_std = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
         flat = self.fit(flat, (states - state_mean) / state_std, (targets - target_mean) / target_std)
-        layers = self.parts["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
+        layers = self.mlps["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
         fitting.undo_scaling(layers, (state_mean, state_std), (target_mean, target_std))  # changes ``flat``
         return flat
 
@@ -110,7 +110,7 @@ class Phi:
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
         config = networks.config
-        self._mlp, self.uses_symexp = networks.parts["reward"], config.rn_output == "symexp"
+        self._mlp, self.uses_symexp = networks.mlps["reward"], config.rn_output == "symexp"
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.network_size])
         self._scale = networks.output_scale(flat).unsqueeze(1)  # [M, 1]
         self._center = torch.tensor(config.rn_input_center, device=flat.device)  # empty without scaling

@@ -59,14 +59,15 @@ class Networks:
         self.latent_size = 0  # inputs of the initial-state network; 0 without one
         if learns_initial_states:
             self.latent_size = size if config.latent_size is None else config.latent_size
+        # The networks by name.
         if self.has_target:
-            self.parts = {"target": make_mlp(config, size, self.action_size)}
+            self.mlps = {"target": make_mlp(config, size, self.action_size)}
         else:
             outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
-            self.parts = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
+            self.mlps = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
         if self.latent_size:
-            self.parts["initial"] = make_mlp(config, self.latent_size, size)
-        self.num_searched = sum(part.size for part in self.parts.values())  # number of parameters that a search changes
+            self.mlps["initial"] = make_mlp(config, self.latent_size, size)
+        self.num_searched = sum(mlp.size for mlp in self.mlps.values())  # number of parameters that a search changes
         # Further parameters of a bandit: scale of the inputs of its target, and a table of initial states.
         self._fixed_shapes: dict[str, tuple[int, ...]] = {}
         if self.has_target:
@@ -79,23 +80,23 @@ class Networks:
         """Sample initial parameters ``[M, size]``: the weights of the networks as ``proxy_init`` says, then the fixed
         parameters. The table of states is standard normal, the target's center 0 and its spread 1. ``done_bias`` is
         added to the last bias of the done network."""
-        weights = [part.initial(streams) for part in self.parts.values()]
+        weights = [mlp.initial(streams) for mlp in self.mlps.values()]
         if self.config.proxy_init == "normal":
             weights = []  # the samples above are not used, but they must advance the streams
-            for part in self.parts.values():
-                for layer in part.dense:
+            for mlp in self.mlps.values():
+                for layer in mlp.dense:
                     weights.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
                     weights.append(torch.zeros(len(streams), layer.outputs))
         fixed_parameters = torch.zeros(len(streams), self.size - self.num_searched)
         flat = torch.cat([*weights, fixed_parameters], 1)
         # `split`, `layers` and `fixed_tensors` return views, so writing to their results changes ``flat``.
         networks, fixed = self.split(flat), self.fixed_tensors(flat)
-        if "done" in self.parts:
-            *_, (_, last_bias) = self.parts["done"].layers(networks["done"])
+        if "done" in self.mlps:
+            *_, (_, last_bias) = self.mlps["done"].layers(networks["done"])
             last_bias += self.config.done_bias
         if self.has_target:
             # A target has weights N(0, 1/inputs), zero biases, and a last layer of zeros.
-            *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(networks["target"])
+            *hidden_layers, (last_weight, last_bias) = self.mlps["target"].layers(networks["target"])
             for weight, bias in hidden_layers:
                 _, outputs, inputs = weight.shape
                 weight.copy_(streams.normal(outputs, inputs) / inputs**0.5)
@@ -165,15 +166,15 @@ class Networks:
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
-        sizes = [part.size for part in self.parts.values()]
-        return dict(zip(self.parts, flat[:, : self.num_searched].split(sizes, 1), strict=True))
+        sizes = [mlp.size for mlp in self.mlps.values()]
+        return dict(zip(self.mlps, flat[:, : self.num_searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return weights ``[out, in]``, biases ``[out]`` and `fixed_tensors` by their names in a file, as views of the
         parameters ``flat [size]`` of one member."""
         tensors: dict[str, Tensor] = {}
         for name, parameters in self.split(flat[None]).items():  # of a single member, [1, size]
-            tensors |= named_layers(name, self.parts[name], parameters)
+            tensors |= named_layers(name, self.mlps[name], parameters)
         return tensors | {name: view[0] for name, view in self.fixed_tensors(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
@@ -197,8 +198,8 @@ class Program:
         self.networks, self.flat = networks, flat
         self._action_indices = torch.arange(networks.action_size, device=flat.device)
         split_parameters = networks.split(flat)
-        self.step_networks = [name for name in networks.parts if name != "initial"]  # the networks of a step
-        self.layers = {name: part.layers(split_parameters[name]) for name, part in networks.parts.items()}
+        self.step_networks = [name for name in networks.mlps if name != "initial"]  # names
+        self.layers = {name: mlp.layers(split_parameters[name]) for name, mlp in networks.mlps.items()}
         self.fixed_tensors = networks.fixed_tensors(flat)
         self.form = FORMS.get(networks.config.reward_form)  # difference of actions -> reward; None without a target
         self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half-width [A] of the range of actions
@@ -228,8 +229,8 @@ class Program:
             blocks.append(F.pad(weight, (units_before, units_after)))  # [M, out of this network, num_hidden]
         last_weight = torch.cat(blocks, 1)
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
-        part = self.networks.parts[self.step_networks[0]]
-        self._folded_mlp = MLP([num_inputs, num_hidden, num_outputs], part.activation, part.leak)
+        mlp = self.networks.mlps[self.step_networks[0]]
+        self._folded_mlp = MLP([num_inputs, num_hidden, num_outputs], mlp.activation, mlp.leak)
 
     @torch.no_grad()
     def step(self, state: Tensor, action: Tensor) -> Outcome:
@@ -245,8 +246,8 @@ class Program:
             # `MLP.forward` returns the outputs of all layers; the last ones are the network's, [M, out, E].
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]
         else:
-            parts, layers = self.networks.parts, self.layers
-            outputs = torch.cat([parts[name].forward(layers[name], inputs)[-1] for name in self.step_networks], 1)
+            mlps, layers = self.networks.mlps, self.layers
+            outputs = torch.cat([mlps[name].forward(layers[name], inputs)[-1] for name in self.step_networks], 1)
         if self.networks.config.proxy == "bandit":
             reward = outputs[:, 0]
             return Outcome(state, reward, torch.ones_like(reward))
@@ -273,7 +274,7 @@ class Program:
     def target_outputs(self, state: Tensor) -> Tensor:
         """Return the target network's outputs ``[M, A, E]`` for ``state [M, E, S]``."""
         scaled_state = scale_states(state, self.fixed_tensors)
-        return self.networks.parts["target"].forward(self.layers["target"], scaled_state.transpose(1, 2))[-1]
+        return self.networks.mlps["target"].forward(self.layers["target"], scaled_state.transpose(1, 2))[-1]
 
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
@@ -294,7 +295,7 @@ class Program:
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
         """Return initial states ``[M, N, S]`` from normal ``noise [M, N, latent]``."""
-        network, layers = self.networks.parts["initial"], self.layers["initial"]
+        network, layers = self.networks.mlps["initial"], self.layers["initial"]
         outputs = network.forward(layers, noise.transpose(1, 2))[-1]  # [M, S, N]
         return outputs.transpose(1, 2)
 
