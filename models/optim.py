@@ -214,7 +214,7 @@ class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). With
     ``separate_steps`` members may also step separately, so ``count`` is a tensor ``[M]`` int64 instead of one integer.
 
-    The fused kernel (see `AdamW`) is called once for all members if they have the same learning rate and step count,
+    The fused kernel (see `AdamW`) is called once for all members if they have one learning rate and one step count,
     otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`."""
 
     def __init__(

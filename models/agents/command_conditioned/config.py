@@ -272,8 +272,8 @@ def validate(config: Config) -> str | None:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    by_advantage, by_return = config.desire_advantage, config.desire_rtg or config.desire_cum_rew
-    by_rank, has_values = config.desire_rank, config.desire_advantage or config.desire_rank
+    by_advantage, by_rank = config.desire_advantage, config.desire_rank
+    by_return, has_values = config.desire_rtg or config.desire_cum_rew, by_advantage or by_rank
     uses_lambda = config.use_lambda_td or config.advantage_target == "lambda" or by_rank
     # No hidden layer except the first, which embeds the observation with tanh.
     only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not has_values

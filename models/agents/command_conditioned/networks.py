@@ -25,16 +25,18 @@ class _LayersWithGates(Network):
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or action means ``[M, B, outputs]``."""
-        x, weights = obs, iter(self.weights())  # of the layers and the gates, in order
+        x, weights = obs, iter(self.weights())  # weight and bias of the layers and the gates, in order
         last = len(self.has_gate) - 1
         for i, has_gate in enumerate(self.has_gate):
-            x = dense(x, *next(weights))
+            weight, bias = next(weights)
+            x = dense(x, weight, bias)
             if i == 0 and self.embeds:
                 x = x.tanh()
             elif i < last:
                 x = self.activation(x)
             if has_gate:
-                x = x * sigmoid(dense(command, *next(weights)))
+                gate_weight, gate_bias = next(weights)
+                x = x * sigmoid(dense(command, gate_weight, gate_bias))
         return x
 
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
