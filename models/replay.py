@@ -213,7 +213,7 @@ class EpisodeMemory:
         for m, episodes in enumerate(self.episodes):
             lengths = torch.tensor([len(episode) for episode in episodes])
             starts = lengths.cumsum(0) - lengths
-            length, start = lengths[episode_indices[m]], starts[episode_indices[m]]
+            length, start = lengths[episode_indices[m]], starts[episode_indices[m]]  # [updates, B]
             offset = (fractions[m] * length).long().minimum(length - 1)  # rounding may give ``length``
             rows.append(start + offset)
         return torch.stack(rows, dim=1)

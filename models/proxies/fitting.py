@@ -33,18 +33,18 @@ def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
 
 
 def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-    """Change the ``layers`` of a network in place: it maps standardised inputs to standardised outputs before, and raw
-    inputs to raw outputs afterwards. ``inputs`` are the mean and the standard deviation ``[in]`` by which the inputs
-    were standardised, ``outputs`` the mean and the standard deviation ``[out]`` of the outputs."""
-    input_center, input_spread = inputs
-    output_center, output_spread = outputs
+    """Change the first and the last layer of a network in place. It was fitted to standardised inputs and outputs, and
+    maps raw inputs to raw outputs afterwards. ``inputs`` are the mean and the standard deviation ``[in]`` by which
+    inputs were standardised, ``outputs`` the mean and the standard deviation ``[out]`` of the outputs."""
+    input_mean, input_std = inputs
+    output_mean, output_std = outputs
     first_weight, first_bias = layers[0]
     last_weight, last_bias = layers[-1]
-    # W (x - center) / spread + b equals (W / spread) x + (b - (W / spread) center).
-    first_weight.div_(input_spread)
-    first_bias.sub_(first_weight @ input_center[:, None])
-    last_weight.mul_(output_spread[:, None])
-    last_bias.mul_(output_spread[:, None]).add_(output_center[:, None])
+    # W (x - mean) / std + b equals (W / std) x + (b - (W / std) mean).
+    first_weight.div_(input_std)
+    first_bias.sub_(first_weight @ input_mean[:, None])
+    last_weight.mul_(output_std[:, None])
+    last_bias.mul_(output_std[:, None]).add_(output_mean[:, None])
 
 
 @torch.no_grad()

@@ -277,8 +277,8 @@ def validate(config: SearchConfig) -> str | None:
         return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
         return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
-    # A setting, whether its value requires another setting, and the name of this other setting.
     descriptions = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
+    # A setting, whether its value requires another setting, and the name of this other setting.
     requirements = (
         ("solved_bonus", config.solved_bonus > 0, "solved_reward"),
         ("inner_rule", config.inner_rule == "tests", "solved_reward"),

@@ -96,15 +96,15 @@ class HyperNetwork(Network):
     ):
         self.widths = (*hidden, outputs)
         layers = [Dense("state_fc.0", inputs, hidden[0], gain=1.0)]
-        # The following layers generate the weight and bias of each later layer from the command.
+        # Generators of the weight and the bias of each later layer. They are affine: slope * command + offset.
         for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
-            # The slopes start with a tenth of a default layer's weights: at first, commands change the network little.
+            # Slopes start with a tenth of a default layer's weights, so that commands change the network little.
             weight_scale = 0.1 * (num_commands / fan_in) ** 0.5
             layers.append(Dense(f"weight_fc.{i}", num_commands, fan_in * fan_out, scale=weight_scale))
             layers.append(Dense(f"bias_fc.{i}", num_commands, fan_out, scale=0.1))
         super().__init__(layers, streams, activation)
-        # For a command of 0 the generated weight is the bias of the generator. Its bound is scaled here from
-        # 1/sqrt(num_commands) to 1/sqrt(fan_in), as in a default layer, times the gain of ReLU.
+        # For a command of 0 the generated weight is the offset, the bias of its generator. The bound of its initial
+        # values is scaled from 1/sqrt(num_commands) to 1/sqrt(fan_in), as in a default layer, times the gain of ReLU.
         with torch.no_grad():
             views = self.named_weights()
             for i, fan_in in enumerate(self.widths[:-1]):

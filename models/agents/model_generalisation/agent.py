@@ -95,7 +95,7 @@ class Agent(StepAgent):
         self._loss_sums: dict[str, Tensor] = {}  # sums of losses [M] over updates
         self._acting_q: list[Tensor] = []  # action values [M, 1, A] of each step
         self._num_updates = 0
-        self._latest: Update | None = None  # the latest update
+        self._latest_update: Update | None = None
 
     def _noise_blocks(self) -> NoiseBlocks:
         """Return the random numbers of every step, by name. "rows" and "starts" choose rows of the replay buffer: for
@@ -185,10 +185,10 @@ class Agent(StepAgent):
             losses = self.model.fit(batch, random_numbers.get("fit"))
         if "starts" in random_numbers:
             batch = self.replay_buffer.batch(random_numbers["starts"])
-        self._latest = self._compute_update(batch, random_numbers)
-        self.values.optimizer.update([self._latest.gradient])
+        self._latest_update = self._compute_update(batch, random_numbers)
+        self.values.optimizer.update([self._latest_update.gradient])
         # A clone, because a captured graph overwrites its results in the next update.
-        return losses | {"loss": self._latest.loss.clone()}
+        return losses | {"loss": self._latest_update.loss.clone()}
 
     def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
         """Compute an update of the action values: from the transitions of ``batch`` or, with a model, from imagined
@@ -227,11 +227,10 @@ class Agent(StepAgent):
         self._loss_sums.pop("loss", None)  # of the action values; `learn` has returned it
         means = {f"model/{name}_loss": total / self._num_updates for name, total in self._loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
-        if self._latest is not None:
-            chosen_q, td_target, weight = self._latest.chosen_q, self._latest.td_target, self._latest.weight
-            means["train/explained_variance"] = explained_variance(chosen_q, td_target, weight)
-            means["train/grad_norm"] = norms([self._latest.gradient])
-            self._latest = None
+        if self._latest_update is not None:
+            update, self._latest_update = self._latest_update, None
+            means["train/explained_variance"] = explained_variance(update.chosen_q, update.td_target, update.weight)
+            means["train/grad_norm"] = norms([update.gradient])
         if self._acting_q:
             q = torch.cat(self._acting_q, 1)  # [M, steps, A]
             self._acting_q.clear()
