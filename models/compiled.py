@@ -9,6 +9,7 @@ block of steps, ``e`` of an environment. Importing this module requires Numba.
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,11 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from models.machine import compiled, exact
+from models.machine import compiled, exact, inlined
 from models.mlp import MLP
 from models.optim import MemberAdam
 from models.spaces import Continuous, Discrete
-from models.tiles import ACTIVATIONS, PRELU, ZERO, activate, input_gradient, layer_forward, outer, slope_gradient
+from models.tiles import (
+    ACTIVATIONS,
+    IDENTITY,
+    PRELU,
+    ZERO,
+    Layer,
+    activate,
+    input_gradient,
+    layer_forward,
+    slope_gradient,
+    weight_gradient,
+)
 from models.vectors import LANES, TILE, address, entry, read_vector, store
 
 Array = np.ndarray[Any, Any]
@@ -43,11 +55,10 @@ class Net(NamedTuple):
 def make_net(mlp: MLP, begin: int = 0) -> Net:
     """Return the `Net` of ``mlp``. Its parameters begin at position ``begin`` of a member's flat parameters."""
     weights, biases, position = [], [], begin
-    weight_counts = mlp._counts[: 2 * mlp.depth : 2]  # every second one: weights and biases alternate
-    for num_weights, num_biases in zip(weight_counts, mlp.sizes[1:], strict=True):
+    for num_in, num_out in itertools.pairwise(mlp.sizes):  # the weights of a layer, then its biases
         weights.append(position)
-        biases.append(position + num_weights)
-        position += num_weights + num_biases
+        biases.append(position + num_in * num_out)
+        position += (num_in + 1) * num_out
     return Net(
         sizes=np.array(mlp.sizes, np.int64),
         weights=np.array(weights, np.int64),
@@ -90,6 +101,14 @@ def better(x, y):
     return x > y or (x != x and y == y)  # x is NaN and y is not: only NaN differs from itself
 
 
+@inlined
+def _layer(net, index):
+    """Return layer ``index`` of ``net`` as a `Layer`."""
+    num_in, num_out = net.sizes[index], net.sizes[index + 1]
+    in_stride, out_stride = (num_out, 1) if net.transposed[index] else (1, num_in)
+    return Layer(num_in, num_out, net.weights[index], net.biases[index], in_stride, out_stride)
+
+
 @compiled
 def forward(net, params, layers):
     """Run the network ``net`` of one member with parameters ``params [D]`` on the batch ``layers.acts[0] [inputs,
@@ -99,15 +118,9 @@ def forward(net, params, layers):
     depth, num_columns = len(net.sizes) - 1, acts.shape[2]
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for column in range(0, num_columns, TILE):  # a tile of columns runs through all layers while it is in the cache
-        for layer in range(depth):
-            num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
-            activation = net.activation if layer < depth - 1 else 0  # the last layer has none
-            in_stride, out_stride = (num_out, 1) if net.transposed[layer] else (1, num_in)
-            x, y, z = acts[layer], acts[layer + 1], preacts[layer + 1]  # inputs, outputs, before the activation
-            weight, bias = net.weights[layer], net.biases[layer]
-            layer_forward(
-                x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, column, activation, leak
-            )
+        for i in range(depth):
+            activation = net.activation if i < depth - 1 else IDENTITY  # the last layer has none
+            layer_forward(_layer(net, i), params, acts[i], acts[i + 1], preacts[i + 1], column, activation, leak)
 
 
 @compiled
@@ -118,28 +131,23 @@ def backward(net, params, layers, grad, need_grad, need_input_grad):
     acts, preacts, act_grads = layers.acts, layers.preacts, layers.grads
     depth, slope_grad = len(net.sizes) - 1, ZERO
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
-    end_layer = -1 if need_input_grad else 0
-    for layer in range(depth, end_layer, -1):  # the index in ``acts``: from the outputs to the inputs (0)
-        num_rows = net.sizes[layer]
-        activation = net.activation if layer else 0  # inputs have no activation
-        x, x_grads = acts[layer], act_grads[layer]
-        # Four rows (units of this layer) at a time: the gradient of their activations, then of the weights and biases
-        # that compute these units, while the rows are in the cache.
-        for first in range(0, num_rows, 4):
-            end = min(first + 4, num_rows)
-            if layer < depth:  # the gradient of the outputs is an argument
-                y_grads, num_out, weight = act_grads[layer + 1], net.sizes[layer + 1], net.weights[layer]
-                out_stride, in_stride = (1, num_out) if net.transposed[layer] else (num_rows, 1)
+    last = 0 if need_input_grad else 1
+    for i in range(depth, last - 1, -1):  # the index in ``acts``: from the outputs to the first hidden layer or inputs
+        num_units = net.sizes[i]
+        activation = net.activation if i else IDENTITY  # inputs have no activation
+        # Four units at a time: the gradient of their activations, then of the weights and biases that compute these
+        # units, while their rows are in the cache.
+        for first in range(0, num_units, 4):
+            end = min(first + 4, num_units)
+            if i < depth:  # the gradient of the outputs is an argument
+                layer_above = _layer(net, i)
                 input_gradient(
-                    y_grads, x_grads, x, params, weight, num_out, out_stride, in_stride, first, end, activation, leak
+                    layer_above, params, act_grads[i + 1], acts[i], act_grads[i], first, end, activation, leak
                 )
                 if activation == PRELU:
-                    slope_grad += slope_gradient(x_grads, preacts[layer], first, end, leak)
-            if need_grad and layer:
-                previous, num_in = layer - 1, net.sizes[layer - 1]
-                in_stride, out_stride = (num_rows, 1) if net.transposed[previous] else (1, num_in)
-                weight, bias = net.weights[previous], net.biases[previous]
-                outer(acts[previous], x_grads, grad, weight, bias, num_in, in_stride, out_stride, first, end)
+                    slope_grad += slope_gradient(act_grads[i], preacts[i], first, end, leak)
+            if need_grad and i:
+                weight_gradient(_layer(net, i - 1), acts[i - 1], act_grads[i], grad, first, end)
     if need_grad and net.activation == PRELU:
         grad[net.slope_position] = slope_grad
 
@@ -153,7 +161,7 @@ def single(net, params, scratch, row):
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for layer in range(depth):
         num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
-        weight, bias = net.weights[layer], net.biases[layer]
+        weight, bias = net.weights[layer], net.biases[layer]  # positions of the first ones
         x = scratch[row]
         output_row = row ^ 1
         if net.transposed[layer]:  # weights of adjacent outputs are adjacent in memory

@@ -1,10 +1,11 @@
 """A layer of one member's network in compiled code, for activations ``[features, columns]``: products, activations.
 
-Products are computed in tiles of four rows and ``TILE`` = 32 columns, with the sums of a tile in registers. A layer's
-weights begin at position ``weight`` of a member's parameters ``params [D]``, its biases at position ``bias``.
-``in_stride`` is the distance between the weights of adjacent inputs, ``out_stride`` of adjacent outputs. Importing this
-requires Numba.
+Products are computed in tiles of four rows and ``TILE`` = 32 columns, with the sums of a tile in registers. ``params
+[D]`` are the parameters of one member, ``leak`` is the slope of leakyrelu or prelu below 0, ``activation`` a number in
+`ACTIVATIONS`. Importing this requires Numba.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,17 @@ ZERO, ONE = np.float32(0), np.float32(1)
 _TANH_LIMIT = np.float32(8.01773357391357422)  # tanh of larger numbers is 1
 
 
+class Layer(NamedTuple):
+    """A layer of a network, and the positions of its weights and biases in a member's parameters ``[D]``."""
+
+    num_in: int
+    num_out: int
+    weight: int  # position of the first weight
+    bias: int  # position of the first bias
+    in_stride: int  # distance between the weights of adjacent inputs
+    out_stride: int  # distance between the weights of adjacent outputs
+
+
 @compiled
 def tanh_fraction(x):
     """Return numerator and denominator of tanh(x), elementwise for a number or a vector x. They are two polynomials
@@ -50,8 +62,7 @@ def tanh_fraction(x):
 
 @inlined
 def activate(x, activation, leak):
-    """Apply the activation function with the number ``activation`` (a value of `ACTIVATIONS`) to x, which is a number
-    or a vector. ``leak`` is the slope of leakyrelu or prelu below 0."""
+    """Apply the activation function ``activation`` to x, which is a number or a vector."""
     if activation == RELU:
         return where_less(x, ZERO, ZERO, x)  # 0 if x < 0, else x
     if activation == TANH:
@@ -64,9 +75,9 @@ def activate(x, activation, leak):
 
 @inlined
 def _times_derivative(gradient, output, activation, leak):
-    """Return the vector ``gradient`` times the derivative of ``activation`` (a number in `ACTIVATIONS`). The derivative
-    is computed from the ``output`` of the activation (`products.activation_gradient`). For identity and prelu, return
-    ``gradient`` unchanged. For prelu, `slope_gradient` multiplies it later."""
+    """Return the vector ``gradient`` times the derivative of ``activation``. The derivative is computed from the
+    ``output`` of the activation (`products.activation_gradient`). For identity and prelu, return ``gradient``
+    unchanged. For prelu, `slope_gradient` multiplies it later."""
     if activation == RELU:
         gradient = where_less(ZERO, output, gradient, ZERO)
     elif activation == TANH:
@@ -119,35 +130,35 @@ def _two_rows(x, column, params, weight, row_offset, num_terms, term_stride):
 
 
 @inlined
-def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, column, activation, leak):
-    """Run a layer on the inputs ``x [num_in, columns]``: write all ``num_out`` rows of its outputs to ``y``, in the 32
-    columns from ``column`` on. With prelu, also write the values before the activation to ``z``. The docstring of this
-    module explains ``params``, ``weight``, ``bias`` and the strides.
+def layer_forward(layer, params, x, y, preacts, column, activation, leak):
+    """Run a `Layer` on the inputs ``x [num_in, columns]``, in the 32 columns from ``column`` on. Write its outputs to
+    ``y [num_out, columns]`` and, with prelu, the values before the activation to ``preacts``.
 
     Rows are computed four at a time, and the last one or two rows as a pair. If three rows or a single row are left,
     the last row is computed twice."""
-    last = num_out - 1
-    for row in range(0, num_out, 4):
+    last = layer.num_out - 1
+    num_in, in_stride, out_stride = layer.num_in, layer.in_stride, layer.out_stride
+    for row in range(0, layer.num_out, 4):
         row2, row3, row4 = min(row + 1, last), min(row + 2, last), min(row + 3, last)
-        first = weight + row * out_stride  # position of the first weight of this row
+        first = layer.weight + row * out_stride  # position of the first weight of this row
         if last - row > 1:  # at least three rows are left
             offsets = out_stride, 2 * out_stride, (row4 - row) * out_stride
             sum1, sum2, sum3, sum4 = _four_rows(x, column, params, first, offsets, num_in, in_stride)
-            _write_outputs(sum3, y, z, row3, column, params, bias, activation, leak)
-            _write_outputs(sum4, y, z, row4, column, params, bias, activation, leak)
+            _write_outputs(sum3, layer, params, y, preacts, row3, column, activation, leak)
+            _write_outputs(sum4, layer, params, y, preacts, row4, column, activation, leak)
         else:
             sum1, sum2 = _two_rows(x, column, params, first, (row2 - row) * out_stride, num_in, in_stride)
-        _write_outputs(sum1, y, z, row, column, params, bias, activation, leak)
-        _write_outputs(sum2, y, z, row2, column, params, bias, activation, leak)
+        _write_outputs(sum1, layer, params, y, preacts, row, column, activation, leak)
+        _write_outputs(sum2, layer, params, y, preacts, row2, column, activation, leak)
 
 
 @inlined
-def _write_outputs(product, y, z, row, column, params, bias, activation, leak):
+def _write_outputs(product, layer, params, y, preacts, row, column, activation, leak):
     """Write the activation of ``product`` plus bias, 32 outputs of a layer, to ``y[row]`` from ``column`` on. With
-    prelu, also write the sum before the activation to ``z[row]``."""
-    preact = product + entry(params, bias + row)
+    prelu, also write the sum before the activation to ``preacts[row]``."""
+    preact = product + entry(params, layer.bias + row)
     if activation == PRELU:
-        store(preact, z, row, column)
+        store(preact, preacts, row, column)
     store(activate(preact, activation, leak), y, row, column)
 
 
@@ -161,21 +172,30 @@ def copy(source, source_row, target, target_row, num_rows):
 
 
 @inlined
-def input_gradient(y_grads, x_grads, x, params, weight, num_out, out_stride, in_stride, first, end, activation, leak):
-    """Backpropagate through a layer: from ``y_grads [num_out, columns]``, the gradient of its outputs, compute rows
+def input_gradient(layer, params, y_grads, x, x_grads, first, end, activation, leak):
+    """Backpropagate through a `Layer`: from ``y_grads [num_out, columns]``, the gradient of its outputs, compute rows
     ``first`` to ``end`` - 1 (at most four) of ``x_grads``, the gradient of its inputs ``x``. Then multiply them by the
     derivative of the ``activation`` that computed ``x``; for prelu, `slope_gradient` does this."""
     # With fewer than four rows, the last one is computed repeatedly.
     row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
+    in_stride, position = layer.in_stride, layer.weight + first * layer.in_stride
     offsets = (row2 - first) * in_stride, (row3 - first) * in_stride, (row4 - first) * in_stride
     for column in range(0, x_grads.shape[1], TILE):
         grad1, grad2, grad3, grad4 = _four_rows(
-            y_grads, column, params, weight + first * in_stride, offsets, num_out, out_stride
+            y_grads, column, params, position, offsets, layer.num_out, layer.out_stride
         )
-        store(_times_derivative(grad1, read_tile(address(x, first, column)), activation, leak), x_grads, first, column)
-        store(_times_derivative(grad2, read_tile(address(x, row2, column)), activation, leak), x_grads, row2, column)
-        store(_times_derivative(grad3, read_tile(address(x, row3, column)), activation, leak), x_grads, row3, column)
-        store(_times_derivative(grad4, read_tile(address(x, row4, column)), activation, leak), x_grads, row4, column)
+        _write_input_gradient(grad1, x, x_grads, first, column, activation, leak)
+        _write_input_gradient(grad2, x, x_grads, row2, column, activation, leak)
+        _write_input_gradient(grad3, x, x_grads, row3, column, activation, leak)
+        _write_input_gradient(grad4, x, x_grads, row4, column, activation, leak)
+
+
+@inlined
+def _write_input_gradient(product, x, x_grads, row, column, activation, leak):
+    """Write ``product`` times the derivative of the activation to ``x_grads[row]``, in 32 columns from ``column``
+    on."""
+    output = read_tile(address(x, row, column))
+    store(_times_derivative(product, output, activation, leak), x_grads, row, column)
 
 
 @inlined
@@ -193,23 +213,23 @@ def slope_gradient(grads, preacts, first, end, leak):
 
 
 @inlined
-def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, end):
-    """Write the gradients of a layer's weights (`Columns.weight_gradient`) and biases to ``grad [D]``, for outputs
-    ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are the layer's inputs, ``y_grads`` is the gradient
-    of its outputs. The weights begin at position ``weight`` of ``grad``, and the biases at ``bias``.
+def weight_gradient(layer, x, y_grads, grad, first, end):
+    """Write the gradients of the weights (`Columns.weight_gradient`) and biases of a `Layer` to ``grad [D]``, for its
+    outputs ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are its inputs, and ``y_grads`` is the
+    gradient of its outputs.
 
-    The weights of adjacent inputs are ``in_stride`` apart, and of adjacent outputs ``out_stride``. They are processed
-    in tiles of two outputs and four inputs. At the end, a tile repeats the last output or input, and so stores the same
-    gradient several times."""
+    Weights are processed in tiles of two outputs and four inputs. At the end, a tile repeats the last output or input,
+    and so stores the same gradient several times."""
+    last = layer.num_in - 1
     for out in range(first, end):
         bias_grad = zeros()
         for column in range(0, y_grads.shape[1], LANES):
             bias_grad += load(y_grads, out, column)
-        store(total(bias_grad), grad, bias + out)
+        store(total(bias_grad), grad, layer.bias + out)
     for out1 in range(first, end, 2):
         out2 = min(out1 + 1, end - 1)
-        for in1 in range(0, num_in, 4):
-            in2, in3, in4 = min(in1 + 1, num_in - 1), min(in1 + 2, num_in - 1), min(in1 + 3, num_in - 1)
+        for in1 in range(0, layer.num_in, 4):
+            in2, in3, in4 = min(in1 + 1, last), min(in1 + 2, last), min(in1 + 3, last)
             a1, a2, a3, a4 = zeros(), zeros(), zeros(), zeros()  # products of out1 with in1 to in4
             b1, b2, b3, b4 = a1, a2, a3, a4  # products of out2
             for column in range(0, y_grads.shape[1], LANES):
@@ -219,15 +239,15 @@ def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, 
                 x3, x4 = load(x, in3, column), load(x, in4, column)
                 a3, b3, a4, b4 = a3 + grad1 * x3, b3 + grad2 * x3, a4 + grad1 * x4, b4 + grad2 * x4
             inputs = in1, in2, in3, in4
-            _store_totals(grad, weight + out1 * out_stride, in_stride, inputs, a1, a2, a3, a4)
-            _store_totals(grad, weight + out2 * out_stride, in_stride, inputs, b1, b2, b3, b4)
+            _store_totals(grad, layer.weight + out1 * layer.out_stride, layer.in_stride, inputs, a1, a2, a3, a4)
+            _store_totals(grad, layer.weight + out2 * layer.out_stride, layer.in_stride, inputs, b1, b2, b3, b4)
 
 
 @inlined
 def _store_totals(grad, begin, stride, indices, a, b, c, d):
-    """Store the sums of four vectors in ``grad [D]``: the first one at ``begin + stride * indices[0]``, and so on."""
-    sums = total(a), total(b), total(c), total(d)
-    store(sums[0], grad, begin + stride * indices[0])
-    store(sums[1], grad, begin + stride * indices[1])
-    store(sums[2], grad, begin + stride * indices[2])
-    store(sums[3], grad, begin + stride * indices[3])
+    """Store the sums of the four vectors a to d in ``grad [D]``: the first one at ``begin + stride * indices[0]``, and
+    so on."""
+    store(total(a), grad, begin + stride * indices[0])
+    store(total(b), grad, begin + stride * indices[1])
+    store(total(c), grad, begin + stride * indices[2])
+    store(total(d), grad, begin + stride * indices[3])

@@ -45,7 +45,7 @@ Array = np.ndarray[Any, Any]
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 _MAX_STATE_NUMBERS = 2**20  # limit of the numbers in the initial states of a block, to save memory
-_EPOCH_FIELDS = ("done", "losses", "ended_returns", "ended_lengths")  # of a `Block`, for the results of an epoch
+_EPOCH_FIELDS = ("losses", "done", "ended_returns", "ended_lengths")  # of a `Block`, for the results of an epoch
 KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
 
 
@@ -326,123 +326,30 @@ def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> E
     )
 
 
-class CompiledLoop:
-    """Replaces `StepLoop.advance` and `StepLoop.epoch` by machine code in one training run, and plays its ``tests``.
-    The members are divided between ``threads`` threads, whose number does not change the results."""
+class MachineCode:
+    """Base class of objects that train the agent of a `StepLoop` and play greedy episodes in machine code. Members are
+    divided between ``threads`` threads, whose number does not change the results."""
 
-    def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
-        self.threads, self.tests = threads, tests
-        # For each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`; empty before `prepare`.
-        self._memories: list[Any] = []
-
-    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
-
-        With ``pause``, a member that ends an episode makes no further step before the episode is yielded, so that the
-        caller may end its training. Without ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
-        """
-        agent: Any = loop.agent
-        max_steps = _max_block_steps(loop)
-        while count and running.any():
-            random_numbers = agent.noise.take(min(count, max_steps), _MAX_JOINED_STEPS // agent.members)
-            tensors, seeds = _begin_block(loop, num_steps(random_numbers), running)
-            yield from self._run_block(loop, random_numbers, tensors, seeds, pause)
-            count -= seeds.shape[1]
+    def __init__(self, threads: int = 1):
+        self.threads = threads
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does. The steps are made
-        in blocks (steps whose random numbers are taken in one call), and their division does not change the results."""
-        agent: Any = loop.agent
-        loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
-        episodes_before, steps_before = agent.episodes.clone(), agent.steps
-        num_parameters = agent.flat_parameters.shape[1]
-        max_joined = min(_MAX_JOINED_STEPS // agent.members, _MAX_STEP_PARAMETERS // num_parameters)
-        max_steps = _max_block_steps(loop)
-        all_members = torch.ones(agent.members, dtype=torch.bool)
-        blocks: list[dict[str, Tensor]] = []
-        steps_done = 0
-        while steps_done < steps:
-            if watch is not None:
-                watch(steps_done / steps)
-            random_numbers = agent.noise.take(min(steps - steps_done, max_steps), max_joined)
-            # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
-            agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
-            tensors, seeds = _begin_block(loop, num_steps(random_numbers), all_members)
-            for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
-                pass  # without `pause` it yields nothing
-            blocks.append({name: tensors[name] for name in _EPOCH_FIELDS})
-            steps_done += seeds.shape[1]
+        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does."""
+        raise NotImplementedError
 
-        def of_epoch(name: str) -> Tensor:
-            """Return a field of all blocks, ``[M, T, ...]``."""
-            return torch.cat([tensors[name] for tensors in blocks], 1)
+    def make_first_step(self, loop: StepLoop) -> None:
+        """Make a training step of the agent in ``loop``, without a change of its environment."""
+        raise NotImplementedError
 
-        done = of_epoch("done")
-        # After each step: the number of steps in all environments [T], and the number of finished episodes [M, T].
-        env_steps = (steps_before + torch.arange(1, steps + 1)) * agent.envs
-        episodes = episodes_before.unsqueeze(1) + done.sum(2).cumsum(1)
-        is_learning = (episodes >= agent.config.init_episodes) & (env_steps >= agent.first_update)
-        return loop._results(
-            losses=of_epoch("losses"),
-            waited=(~is_learning).sum(1),
-            counts=done.flatten(1).sum(1).double(),
-            returns=of_epoch("ended_returns").double().flatten(1).sum(1),  # 0 if no episode ended
-            lengths=of_epoch("ended_lengths").double().flatten(1).sum(1),
-        )
-
-    def _run_block(
-        self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
-    ) -> Iterator[Ended]:
-        """Make the steps of a block, whose ``tensors`` and ``seeds`` are from `_begin_block`, with the
-        ``random_numbers``, ``{name: [M, T, ...]}``. With ``pause``, a member that ends an episode makes its next step
-        only after the episode was yielded. Otherwise yield nothing. Overwrites ``tensors``, and stores the state after
-        the block in the loop."""
-        steps, running = seeds.shape[1], tensors["running"]
-        # The arrays share memory with ``tensors``, so compiled code writes its results there.
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-        block = Block(**arrays, pause=pause)
-        members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
-        tests = TestArrays(np.full(steps, -1)) if self.tests is None else self.tests.take_due(loop.steps, steps)
-        self.prepare(loop, members, tests)
-        player, world, test_world = self._player, self._world, self._test_world
-
-        def run(memory: Any, first: int, last: int) -> None:
-            work, phi, scratch, arrays = memory
-            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
-
-        background_task = partial(loop.prepare_random_numbers, steps) if self.threads > 1 else None
-        while True:
-            for_members(run, len(running), self._memories, background_task)
-            if not pause:
-                break  # all members have made all steps
-            indices = tensors["done"].nonzero(as_tuple=True)
-            ended_members, ended_steps, _ = indices  # [N] each
-            if len(ended_members):
-                returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
-                tensors["done"].zero_()  # so that these episodes are not yielded again
-                yield Ended(ended_members, returns, lengths, loop.steps + ended_steps + 1)
-            has_steps_left = tensors["steps_done"] < steps
-            if not (running & has_steps_left).any():
-                break
-        _end_block(loop, tensors, seeds, self._world)
-
-    def prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
-        """Build the objects that all blocks of the run use, at the first call. Later calls do nothing."""
-        if self._memories:
-            return
-        agent = loop.agent
-        assert isinstance(agent, InnerAgent)
-        kind = KINDS[type(agent)]
-        world = envs.make_world(loop.environment, cells_only=kind is tabular)
-        assert world is not None
-        self._world = world
-        # The player shares memory with the agent's weights, so it always plays the current ones.
-        self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
-        assert self._player is not None
-        self._test_world = self._world if self.tests is None else self.tests.world
-        for _ in range(self.threads):
-            phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, self._test_world, tests)
-            self._memories.append((kind.make_work(members), phi, envs.make_scratch(self._world), arrays))
+    def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
+        """Compile the functions that training in ``loop`` and episodes on ``evaluation`` need, or load them from the
+        cache, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new agent
+        makes a training step and plays an episode."""
+        agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
+        streams = Streams([0] * agent.members)
+        self.make_first_step(StepLoop(agent, loop.environment, streams))
+        policy = agent.begin(1, streams, sample=False, evaluate=True)
+        self.play(policy, evaluation, torch.zeros(agent.members, 1, dtype=torch.int64))
 
     def play(
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
@@ -477,19 +384,126 @@ class CompiledLoop:
             episodes.actions = recorded[was_running]  # of all N steps in all episodes, [N, ...]
         return episodes
 
-    def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
-        """Compile the functions that training in ``loop`` and episodes on ``evaluation`` need, or load them from the
-        cache, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new agent
-        makes a training step and plays an episode."""
-        agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
-        streams = Streams([0] * agent.members)
-        self._make_first_step(StepLoop(agent, loop.environment, streams))
-        policy = agent.begin(1, streams, sample=False, evaluate=True)
-        self.play(policy, evaluation, torch.zeros(agent.members, 1, dtype=torch.int64))
 
-    def _make_first_step(self, loop: StepLoop) -> None:
-        """Make a training step of the agent in ``loop``, without a change of its environment."""
+class ThreadMemory(NamedTuple):
+    """Scratch memory of one thread that runs `_steps`, whose docstring explains the fields."""
+
+    work: Any  # `Work` of the kind of agent
+    phi: Array
+    scratch: Array
+    episode: EpisodeArrays
+
+
+class CompiledLoop(MachineCode):
+    """Makes the steps of a `StepLoop` in one training run in place of `StepLoop.advance` and `StepLoop.epoch`, and
+    plays its ``tests``. The environment is machine code too."""
+
+    def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
+        super().__init__(threads)
+        self.tests = tests
+        self._memories: list[ThreadMemory] = []  # of each thread; empty before the first block
+
+    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+        """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
+
+        With ``pause``, a member that ends an episode makes no further step before the episode is yielded, so that the
+        caller may end its training. Without ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
+        """
+        agent: Any = loop.agent
+        max_steps = _max_block_steps(loop)
+        while count and running.any():
+            random_numbers = agent.noise.take(min(count, max_steps), _MAX_JOINED_STEPS // agent.members)
+            tensors, seeds = _begin_block(loop, num_steps(random_numbers), running)
+            yield from self._run_block(loop, random_numbers, tensors, seeds, pause)
+            count -= seeds.shape[1]
+
+    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        agent: Any = loop.agent
+        loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
+        episodes_before, steps_before = agent.episodes.clone(), agent.steps
+        max_steps = _max_block_steps(loop)
+        max_joined = min(_MAX_JOINED_STEPS // agent.members, _MAX_STEP_PARAMETERS // agent.flat_parameters.shape[1])
+        all_members = torch.ones(agent.members, dtype=torch.bool)
+        blocks: list[dict[str, Tensor]] = []
+        steps_done = 0
+        while steps_done < steps:
+            if watch is not None:
+                watch(steps_done / steps)
+            random_numbers = agent.noise.take(min(steps - steps_done, max_steps), max_joined)
+            # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
+            agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
+            tensors, seeds = _begin_block(loop, num_steps(random_numbers), all_members)
+            for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
+                pass  # without `pause` it yields nothing
+            blocks.append({name: tensors[name] for name in _EPOCH_FIELDS})
+            steps_done += seeds.shape[1]
+        losses, done, returns, lengths = (torch.cat([block[name] for block in blocks], 1) for name in _EPOCH_FIELDS)
+        # After each step: the number of steps in all environments [T], and the number of finished episodes [M, T].
+        env_steps = (steps_before + torch.arange(1, steps + 1)) * agent.envs
+        episodes = episodes_before.unsqueeze(1) + done.sum(2).cumsum(1)
+        is_learning = (episodes >= agent.config.init_episodes) & (env_steps >= agent.first_update)
+        return loop._results(
+            losses,
+            waited=(~is_learning).sum(1),
+            counts=done.flatten(1).sum(1).double(),
+            returns=returns.double().flatten(1).sum(1),  # 0 if no episode ended
+            lengths=lengths.double().flatten(1).sum(1),
+        )
+
+    def make_first_step(self, loop: StepLoop) -> None:
         CompiledLoop().epoch(StepLoop(loop.agent, copy.deepcopy(loop.environment), loop.streams), steps=1)
+
+    def _run_block(
+        self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
+    ) -> Iterator[Ended]:
+        """Make the steps of a block, whose ``tensors`` and ``seeds`` are from `_begin_block`, with the
+        ``random_numbers``, ``{name: [M, T, ...]}``. With ``pause``, a member that ends an episode makes its next step
+        only after the episode was yielded. Otherwise yield nothing. Overwrites ``tensors``, and stores the state after
+        the block in the loop."""
+        steps, running = seeds.shape[1], tensors["running"]
+        # The arrays share memory with ``tensors``, so compiled code writes its results there.
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+        block = Block(**arrays, pause=pause)
+        members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
+        tests = TestArrays(np.full(steps, -1)) if self.tests is None else self.tests.take_due(loop.steps, steps)
+        if not self._memories:
+            self._prepare(loop, members, tests)
+        player, world, test_world = self._player, self._world, self._test_world
+
+        def run(memory: ThreadMemory, first: int, last: int) -> None:
+            work, phi, scratch, episode = memory
+            _steps(members, work, world, block, phi, scratch, player, test_world, tests, episode, first, last)
+
+        background_task = partial(loop.prepare_random_numbers, steps) if self.threads > 1 else None
+        while True:
+            for_members(run, len(running), self._memories, background_task)
+            if not pause:
+                break  # all members have made all steps
+            indices = tensors["done"].nonzero(as_tuple=True)
+            ended_members, ended_steps, _ = indices  # [N] each
+            if len(ended_members):
+                returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
+                tensors["done"].zero_()  # so that these episodes are not yielded again
+                yield Ended(ended_members, returns, lengths, loop.steps + ended_steps + 1)
+            has_steps_left = tensors["steps_done"] < steps
+            if not (running & has_steps_left).any():
+                break
+        _end_block(loop, tensors, seeds, world)
+
+    def _prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
+        """Build the objects that all blocks of the run use. ``members`` and ``tests`` are of the first block."""
+        agent = loop.agent
+        assert isinstance(agent, InnerAgent)
+        kind = KINDS[type(agent)]
+        world = envs.make_world(loop.environment, cells_only=kind is tabular)
+        assert world is not None
+        self._world, self._test_world = world, world if self.tests is None else self.tests.world
+        # The player shares memory with the agent's weights, so it always plays the current ones.
+        self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
+        assert self._player is not None
+        for _ in range(self.threads):
+            phi, episode = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, self._test_world, tests)
+            self._memories.append(ThreadMemory(kind.make_work(members), phi, envs.make_scratch(world), episode))
 
 
 def num_steps(random_numbers: dict[str, Tensor]) -> int:

@@ -14,6 +14,7 @@ from control.cli.progress import Watch
 from control.loops.compiled import (
     KINDS,
     CompiledLoop,
+    MachineCode,
     can_compile_agent,
     choose,
     improve,
@@ -89,11 +90,10 @@ def _learn(agent, work, step, t, block_steps, first, last):
             _choose_actions(agent, work, step, m, t + 1)
 
 
-class CompiledAgent(CompiledLoop):
-    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps.
-
-    `epoch` prepares the random numbers of blocks of steps, which end with the epoch.
-    """
+class CompiledAgent(MachineCode):
+    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps. It is
+    the loop's ``learner``. A block of steps, whose random numbers are taken at once, ends with the epoch at the
+    latest."""
 
     def __init__(self, loop: StepLoop, threads: int = 1):
         super().__init__(threads)
@@ -105,10 +105,10 @@ class CompiledAgent(CompiledLoop):
         self._continuous = isinstance(self.agent.spaces.actions, Continuous)
         self._loss = torch.full((self.agent.members,), torch.nan)
         self._tensors = _step_tensors(self.agent)
-        self._arrays = PythonStep(**{name: tensor.numpy() for name, tensor in self._tensors.items()})
+        self._python_step = PythonStep(**{name: tensor.numpy() for name, tensor in self._tensors.items()})
+        self._work: list[Any] = []  # `Work` of each thread; empty before the first block
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Make the steps of an epoch, and return its results (`StepLoop.epoch`)."""
         # All are reset, because an error in the previous epoch may have left a block unfinished.
         self._steps_left, self._block_steps, self._step = steps, 0, 0
         self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
@@ -121,17 +121,17 @@ class CompiledAgent(CompiledLoop):
         self._block_steps, self._step = num_steps(self._random_numbers), 0
         self._steps_left -= self._block_steps
         self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
-        if not self._memories:
-            self._memories = [kind.make_work(self._members) for _ in range(self.threads)]  # one for each thread
+        if not self._work:
+            self._work = [kind.make_work(self._members) for _ in range(self.threads)]
         self._has_actions = False  # whether the actions of the next step are already chosen
 
     def _run(self, function: Any, *numbers: int) -> None:
         """Call the compiled ``function``, `_act` or `_learn`, for all members. ``numbers`` are its other arguments."""
 
         def run(work: Any, first: int, last: int) -> None:
-            function(self._members, work, self._arrays, *numbers, first, last)
+            function(self._members, work, self._python_step, *numbers, first, last)
 
-        for_members(run, self.agent.members, self._memories)
+        for_members(run, self.agent.members, self._work)
 
     def act(self, obs: Tensor) -> Tensor:
         """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
@@ -161,8 +161,8 @@ class CompiledAgent(CompiledLoop):
             self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
         return self._loss.clone()
 
-    def _make_first_step(self, loop: StepLoop) -> None:
-        """Make an invented training step, all zeros, of the agent in ``loop``."""
+    def make_first_step(self, loop: StepLoop) -> None:
+        """Make an invented training step of the agent in ``loop``: observations, reward and discount are 0."""
         agent: Any = loop.agent
         compiled_agent = CompiledAgent(loop)
         compiled_agent._steps_left = 1
