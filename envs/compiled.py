@@ -319,39 +319,59 @@ def _acrobot_step(state, action):
 
 
 @exact
-def _single_step(kind, state, action, continuous_action):
-    """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
-    (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `MOUNTAINCAR_CONTINUOUS` or `PENDULUM`. The numbers are
-    the constants in `envs.classic_control`, where they have names."""
-    if kind == MOUNTAINCAR:
-        speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
-        speed = min(max(speed, -0.07), 0.07)
-        position = min(max(state[0] + speed, -1.2), 0.6)
-        if position == -1.2 and speed < 0:  # the left end of the track stops the car
-            speed = 0.0
-        state[0], state[1] = position, speed
-        return -1.0, position >= 0.5 and speed >= 0
-    if kind == MOUNTAINCAR_CONTINUOUS:  # in float32, as in Gymnasium
-        f32 = np.float32
-        position, force = f32(state[0]), continuous_action[0]
-        slope = f32(math.cos(np.float64(position * f32(3))) * 0.0025)
-        clipped_force = min(max(force, f32(-1)), f32(1))
-        speed = f32(f32(state[1]) + f32(f32(clipped_force * f32(0.0015)) - slope))
-        speed = min(max(speed, -f32(0.07)), f32(0.07))
-        position = min(max(f32(position + speed), -f32(1.2)), f32(0.6))
-        if position == -f32(1.2) and speed < 0:
-            speed = f32(0)
-        ends = position >= f32(0.45) and speed >= 0
-        state[0], state[1] = position, speed
-        return (100.0 if ends else 0.0) - np.float64(force) * np.float64(force) * 0.1, ends
-    angle, speed = state[0], state[1]  # of the pendulum
-    torque = min(max(continuous_action[0], np.float32(-2)), np.float32(2))
+def _mountaincar_step(state, action):
+    """Advance ``state`` (position, speed) in place by one repetition of an action. Return reward and terminated
+    (`MountainCar.single_step`). The numbers have names in `envs.classic_control`, also in the next two functions."""
+    speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
+    speed = min(max(speed, -0.07), 0.07)
+    position = min(max(state[0] + speed, -1.2), 0.6)
+    if position == -1.2 and speed < 0:  # the left end of the track stops the car
+        speed = 0.0
+    state[0], state[1] = position, speed
+    return -1.0, position >= 0.5 and speed >= 0
+
+
+@exact
+def _mountaincar_continuous_step(state, force):
+    """Advance ``state`` (position, speed) in place by one repetition of the action ``force``. Return reward and
+    terminated (`MountainCarContinuous.single_step`). Computes in float32, as Gymnasium."""
+    f32 = np.float32
+    position = f32(state[0])
+    slope = f32(math.cos(np.float64(position * f32(3))) * 0.0025)
+    clipped_force = min(max(force, f32(-1)), f32(1))
+    speed = f32(f32(state[1]) + f32(f32(clipped_force * f32(0.0015)) - slope))
+    speed = min(max(speed, -f32(0.07)), f32(0.07))
+    position = min(max(f32(position + speed), -f32(1.2)), f32(0.6))
+    if position == -f32(1.2) and speed < 0:
+        speed = f32(0)
+    ends = position >= f32(0.45) and speed >= 0
+    state[0], state[1] = position, speed
+    return (100.0 if ends else 0.0) - np.float64(force) * np.float64(force) * 0.1, ends
+
+
+@exact
+def _pendulum_step(state, action):
+    """Advance ``state`` (angle, angular speed) in place by one repetition of an action, a torque. Return reward and
+    terminated (`Pendulum.single_step`)."""
+    angle, speed = state[0], state[1]
+    torque = min(max(action, np.float32(-2)), np.float32(2))
     wrapped_angle = (angle + math.pi) % TAU - math.pi
     cost = wrapped_angle * wrapped_angle + speed * speed * 0.1 + np.float64(torque * torque * np.float32(0.001))
     speed = speed + (math.sin(angle) * 15.0 + np.float64(torque * np.float32(3.0))) * 0.05
     speed = min(max(speed, -8.0), 8.0)
     state[0], state[1] = angle + speed * 0.05, speed
     return -cost, False
+
+
+@exact
+def _single_step(kind, state, action, continuous_action):
+    """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
+    (`RepeatedDynamics.single_step`)."""
+    if kind == MOUNTAINCAR:
+        return _mountaincar_step(state, action)
+    if kind == MOUNTAINCAR_CONTINUOUS:
+        return _mountaincar_continuous_step(state, continuous_action[0])
+    return _pendulum_step(state, continuous_action[0])
 
 
 @exact_inlined
@@ -399,34 +419,31 @@ def target_reward(world, m, state, action, continuous_action, scratch):
 
 
 @exact_inlined
+def _run_network(net, world, m, state, action, continuous_action, scratch):
+    """Run a network ``net`` of a synthetic environment on ``[action, state]``. Return the row of ``scratch`` that holds
+    its outputs."""
+    inputs = scratch[0]
+    for k in range(world.actions):
+        inputs[k] = continuous_action[k] if len(continuous_action) else np.float32(k == action)
+    for k in range(world.obs_size):
+        inputs[world.actions + k] = np.float32(state[k])
+    return single(net, world.flat[m], scratch, 0)
+
+
+@exact_inlined
 def network_step(world, m, state, action, continuous_action, scratch):
     """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
     output of the done network, and replace ``state`` by the next state. In a bandit it does not change, and done is
     1."""
-    flat, size = world.flat[m], world.obs_size
-    reward = np.float32(0)
-    done = np.float32(1)
-    for network in range(1 if world.bandit else 3):  # reward, done, state
-        inputs = scratch[0]  # [action, state]; written again for each network, because the previous one overwrote it
-        if len(continuous_action):
-            for k in range(world.actions):
-                inputs[k] = continuous_action[k]
-        else:
-            for k in range(world.actions):
-                inputs[k] = np.float32(k == action)
-        # The state network runs last, because all three read the state before the step.
-        for k in range(size):
-            inputs[world.actions + k] = np.float32(state[k])
-        if network == 0:
-            output_row = single(world.reward, flat, scratch, 0)
-            reward = scratch[output_row, 0]
-        elif network == 1:
-            output_row = single(world.done, flat, scratch, 0)
-            done = scratch[output_row, 0]
-        else:
-            output_row = single(world.state, flat, scratch, 0)
-            for k in range(size):
-                state[k] = scratch[output_row, k]
+    reward_row = _run_network(world.reward, world, m, state, action, continuous_action, scratch)
+    reward = scratch[reward_row, 0]
+    if world.bandit:
+        return reward, np.float32(1)
+    done_row = _run_network(world.done, world, m, state, action, continuous_action, scratch)
+    done = scratch[done_row, 0]
+    state_row = _run_network(world.state, world, m, state, action, continuous_action, scratch)
+    for k in range(world.obs_size):
+        state[k] = scratch[state_row, k]
     return reward, done
 
 

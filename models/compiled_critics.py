@@ -116,12 +116,12 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
         """Write the exploring action for ``obs [O]`` to ``work.continuous_action [A]`` in the environment's units, and
         to ``ac.action_vector[m, e]`` in [-1, 1] (`TwinCriticAgent.act`). Return 0, because there is no discrete
         action."""
-        ac = agent.ac
-        # A member that does not learn yet acts at random, so its actor is not run.
-        learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
-        row = nets.outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
+        ac, row = agent.ac, 0
+        is_learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
+        if is_learning:  # other members act at random, without the actor
+            row = nets.outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch)
         for i in range(ac.action_size):
-            if learning:
+            if is_learning:
                 scaled = exploring_action(agent, work.scratch[row], m, t, e, i)
             else:
                 scaled = np.float32(2) * ac.random[m, t, e, i] - ONE
@@ -149,28 +149,18 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
     row[position], row[position + 1] = reward, discount
 
 
-def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-def]
-    """Return `improve` for two functions of a kind of agent with the arguments ``(agent, work, m, t, i)``; ``i`` is the
-    index of an update after step ``t``. The first one writes the values of the next states to ``work.td_target``. The
-    second one updates the actor and all target weights after an update of the critics."""
-
-    @compiled
-    def update(agent, work, m, t, i):
-        """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`)."""
-        ac = agent.ac
-        copy(work.sample, ac.obs_size + ac.action_size, work.actor.acts[0], 0, ac.obs_size)  # the next observations
-        write_next_values(agent, work, m, t, i)
-        loss = update_critics(ac, work, m)
-        update_actor(agent, work, m, t, i)
-        return loss
-
-    return nets.make_improve(update)
+@compiled
+def run_actor_on_next_obs(ac, work, params):
+    """Run the actor with parameters ``params [D]`` on the next observations of the minibatch in ``work.sample``. The
+    outputs are then in the last layer of ``work.actor.acts``."""
+    copy(work.sample, ac.obs_size + ac.action_size, work.actor.acts[0], 0, ac.obs_size)
+    nets.forward(ac.actor, params, work.actor)
 
 
 @compiled
 def write_next_values(ac, work, m):
-    """Write the values of the next states to ``work.td_target [B]`` (`TwinCritics.target_values`). The next
-    observations are read from the actor's inputs. The next actions must already be in the first critic's inputs."""
+    """Write the values of the next states to ``work.td_target [B]`` (`TwinCritics.target_values`). The caller has run
+    the actor on the next observations, and written the next actions to the first critic's inputs."""
     batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
     copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, ac.obs_size)
     copy(work.critic1.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size + ac.action_size)
@@ -236,6 +226,15 @@ def actor_backward(ac, work, m):
     ``work.actor.grads``."""
     params = ac.actor_learner.flat_parameters[m]
     nets.backward(ac.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
+
+
+@compiled
+def update_actor_and_targets(ac, work, m):
+    """Make a step of the actor with the gradient in ``work.actor_grad``. Then move the target actor and the target
+    critics."""
+    nets.adam(ac.actor_learner, m, work.actor_grad)
+    nets.follow(ac.actor_learner, m, ac.tau)
+    nets.follow(ac.learner, m, ac.tau)
 
 
 @compiled

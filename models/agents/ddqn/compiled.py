@@ -26,15 +26,15 @@ IMPROVES = FAST  # how `improve` is compiled
 class QNetwork(NamedTuple):
     """Q-networks of M members. Also their greedy policy, for `decide`."""
 
-    dueling: bool
-    over_batch: bool  # dueling: subtract the mean advantage of the minibatch, not of each observation
-    trunk: Net  # the network; if dueling, the part that computes features
-    value: Net  # this and the next one are placeholders if not dueling
-    advantage: Net
     flat_parameters: Array  # [M, D]
     num_actions: int
     widest: int  # the largest width of a layer
-    action_size: int  # length of a continuous action: 0
+    trunk: Net  # the network; if dueling, the part that computes features
+    dueling: bool = False
+    over_batch: bool = False  # dueling: subtract the mean advantage of the minibatch, not of each observation
+    value: Net = nets.NO_NET  # this and the next one are placeholders if not dueling
+    advantage: Net = nets.NO_NET
+    action_size: int = 0  # length of a continuous action
 
 
 class Members(NamedTuple):
@@ -88,19 +88,16 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor) -> QNetwork:
     """Return the `QNetwork` of ``network``. It shares the memory of the weights ``flat_parameters [M, D]``."""
-    dueling, over_batch = isinstance(network, DuelingQNetwork), False
-    value = advantage = nets.NO_NET
-    # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
-    if isinstance(network, DuelingQNetwork):
-        over_batch, value_begin = network.over_batch, network.features.size
-        trunk, value = nets.make_net(network.features), nets.make_net(network.value, value_begin)
-        advantage = nets.make_net(network.advantage, value_begin + network.value.size)
-    else:
-        trunk = nets.make_net(network)
-    num_actions = int((advantage if dueling else trunk).sizes[-1])
-    widest = max(trunk.widest, value.widest, advantage.widest)
     weights = nets.as_argument(flat_parameters)
-    return QNetwork(dueling, over_batch, trunk, value, advantage, weights, num_actions, widest, action_size=0)
+    if not isinstance(network, DuelingQNetwork):
+        net = nets.make_net(network)
+        return QNetwork(weights, int(net.sizes[-1]), net.widest, trunk=net)
+    # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
+    value_begin = network.features.size
+    trunk, value = nets.make_net(network.features), nets.make_net(network.value, value_begin)
+    advantage = nets.make_net(network.advantage, value_begin + network.value.size)
+    num_actions, widest = int(advantage.sizes[-1]), max(trunk.widest, value.widest, advantage.widest)
+    return QNetwork(weights, num_actions, widest, trunk, True, network.over_batch, value, advantage)
 
 
 Player = QNetwork

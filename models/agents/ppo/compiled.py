@@ -146,14 +146,22 @@ def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
 
 def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
-    scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
-    layers = [nets.make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic)]
-    rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # the fields from value to returns
-    minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
-    grad = np.zeros_like(agent.flat_parameters[0])
-    statistics = np.zeros_like(agent.statistics[0])
-    # In the order of the fields.
-    return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad, statistics))
+    num_rows, batch_size = len(agent.table), agent.batch_size
+    return Work(
+        scratch=np.empty((2, agent.actor.widest), np.float32),
+        continuous_action=np.empty(agent.action_size, np.float32),
+        actor=nets.make_layers(agent.actor, batch_size),
+        critic=nets.make_layers(agent.critic, batch_size),
+        value=np.empty(num_rows, np.float32),
+        next_value=np.empty(num_rows, np.float32),
+        log_prob=np.empty(num_rows, np.float32),
+        advantage=np.empty(num_rows, np.float32),
+        returns=np.empty(num_rows, np.float32),
+        minibatch=np.empty(batch_size, np.int64),
+        minibatch_advantage=np.empty(batch_size, np.float32),
+        grad=np.zeros_like(agent.flat_parameters[0]),
+        statistics=np.zeros_like(agent.statistics[0]),
+    )
 
 
 def make_player(policy: AgentPolicy) -> nets.Player | None:
@@ -319,13 +327,26 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
 
 
 @compiled
+def _gaussian_gradient(agent, work, m, column, log_prob_grad):
+    """Write d loss / d mean of the action in ``column`` of the minibatch to the last layer of ``work.actor.grads``. Add
+    d loss / d log of the standard deviations to ``work.grad``. ``log_prob_grad`` is d loss / d log-probability
+    (`Gaussian.log_prob`)."""
+    params, last, row = agent.flat_parameters[m], len(agent.actor.sizes) - 1, work.minibatch[column]
+    for i in range(agent.action_size):
+        std = np.exp(params[agent.scales_at + i])
+        mean, action = work.actor.acts[last, i, column], agent.table[row, m, 2 * agent.obs_size + i]
+        normalized = (action - mean) / std
+        work.actor.grads[last, i, column] = log_prob_grad * normalized / std
+        work.grad[agent.scales_at + i] += log_prob_grad * (normalized * normalized - _ONE)
+
+
+@compiled
 def _policy_loss(agent, work, m, count, row_weight):
     """Return the clipped loss of the policy minus the weighted entropy (`clipped_surrogate`), as a mean over the first
     ``count`` columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the actor's
     outputs to the last layer of ``work.actor.grads``, and with respect to the logarithms of standard deviations to
     ``work.grad``. Replace logits in ``work.actor.acts`` by log-probabilities."""
     params, last = agent.flat_parameters[m], len(agent.actor.sizes) - 1
-    action_at = 2 * agent.obs_size  # a row of the rollout: obs, next_obs, action, ...
     outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
     low, high = _ONE - agent.clip_range, _ONE + agent.clip_range  # of the ratio
     entropy_sum, kl_sum, num_clipped = np.float32(0), np.float32(0), np.float32(0)
@@ -345,13 +366,10 @@ def _policy_loss(agent, work, m, count, row_weight):
         is_unclipped = surrogate <= clipped_surrogate  # the smaller one counts; a clipped ratio has no gradient
         log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
-        for i in range(agent.action_size):  # the gradient of `Gaussian.log_prob`
-            std = np.exp(params[agent.scales_at + i])
-            normalized = (agent.table[row, m, action_at + i] - outputs[i, column]) / std
-            gradient[i, column] = log_prob_grad * normalized / std
-            work.grad[agent.scales_at + i] += log_prob_grad * (normalized * normalized - _ONE)
-        if not agent.action_size:
-            taken = int(agent.table[row, m, action_at])
+        if agent.action_size:
+            _gaussian_gradient(agent, work, m, column, log_prob_grad)
+        else:
+            taken = int(agent.table[row, m, 2 * agent.obs_size])  # a row: obs, next_obs, action, ...
             entropy = _categorical_gradient(agent, outputs, gradient, column, taken, log_prob_grad, entropy_grad)
         entropy_sum += entropy
     work.statistics[POLICY_LOSS] += loss * row_weight
@@ -412,6 +430,24 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
         params[i] -= size * mean[i] / (np.sqrt(square[i]) / root + eps)
 
 
+@compiled
+def _minibatch_loss(agent, work, m, count):
+    """Return the loss of the minibatch of the rows ``work.minibatch[:count]``, and write its gradient to
+    ``work.grad``."""
+    params, row_weight = agent.flat_parameters[m], _ONE / np.float32(count)
+    _run(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
+    _run(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)
+    _write_minibatch_advantages(agent, work, count)
+    loss = _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
+    nets.backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
+    nets.backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
+    # The gradient of parameters that are not trained is 0. It is set for each minibatch, because the clipping of a
+    # gradient of NaN makes it NaN.
+    for i in range(agent.scales_at + agent.action_size, len(work.grad)):
+        work.grad[i] = np.float32(0)
+    return loss
+
+
 def improve(agent, work, m, t):
     """Make all passes over the rollout if step ``t`` completes it (`Agent.learn`). Write the loss and the statistics of
     the last pass to ``agent``, as means over its minibatches."""
@@ -423,29 +459,18 @@ def improve(agent, work, m, t):
     num_minibatches = (num_rows + agent.batch_size - 1) // agent.batch_size  # rounded up
     _evaluate_rollout(agent, work, m)
     _write_advantages(agent, work, m)
-    params, updates = agent.flat_parameters[m], agent.update_count + rollout * agent.ppo_epochs * num_minibatches
+    updates = agent.update_count + rollout * agent.ppo_epochs * num_minibatches
     explained_variance = _explained_variance(work)
     for epoch in range(agent.ppo_epochs):
         loss = np.float32(0)
         work.statistics[:] = np.float32(0)
-        for minibatch in range(num_minibatches):
-            first = minibatch * agent.batch_size
+        for first in range(0, num_rows, agent.batch_size):
             count = min(agent.batch_size, num_rows - first)
             for column in range(count):
                 # ``orders`` is empty if a minibatch is the whole rollout, whose rows then keep their order.
                 row = agent.orders[m, rollout, epoch, first + column] if agent.orders.shape[3] else column
                 work.minibatch[column] = row
-            row_weight = _ONE / np.float32(count)
-            _run(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
-            _run(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)
-            _write_minibatch_advantages(agent, work, count)
-            loss += _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
-            nets.backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
-            nets.backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
-            # The gradient of parameters that are not trained is 0. It is set for each minibatch, because the clipping
-            # of a gradient of NaN makes it NaN.
-            for i in range(agent.scales_at + agent.action_size, len(work.grad)):
-                work.grad[i] = np.float32(0)
+            loss += _minibatch_loss(agent, work, m, count)
             updates += 1
             _clip_and_step(agent, work, m, updates, agent.lr_factors[rollout])
         agent.loss[m] = loss / np.float32(num_minibatches)

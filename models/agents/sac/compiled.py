@@ -13,7 +13,7 @@ from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.sac.agent import LOG_STD_BOUNDS
 from models.agents.sac.agent import Agent as Agent
-from models.compiled import Replay, adam, backward, clip, follow, forward
+from models.compiled import Replay, backward, clip, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
 from models.machine import FAST, compiled, exact_inlined
@@ -125,10 +125,10 @@ def _write_actor_gradient(agent, work, m, noise):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states, minus ``alpha log pi(a'|s')``, to ``work.td_target [B]`` (`Agent.next_q`).
-    The next observations must be in ``work.actor.acts[0]``."""
+    """Write the values of the next states, minus ``alpha log pi(a'|s')``, to ``work.td_target [B]``
+    (`Agent.next_q`)."""
     ac, params = agent.ac, agent.ac.actor_learner.flat_parameters[m]
-    forward(ac.actor, params, work.actor)
+    critics.run_actor_on_next_obs(ac, work, params)
     _sample_actions(ac, work, ac.next[m, t, update])
     critics.write_next_values(ac, work, m)
     alpha = np.exp(params[len(params) - 1])
@@ -137,12 +137,16 @@ def _write_next_values(agent, work, m, t, update):
 
 
 @compiled
-def _update_actor(agent, work, m, t, update):
-    """Update actor, temperature and the critics' target weights of member ``m`` (`Agent.update_actor`)."""
+def _update(agent, work, m, t, update):
+    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
+    critics' loss."""
+    _write_next_values(agent, work, m, t, update)
+    loss = critics.update_critics(agent.ac, work, m)
     _write_actor_gradient(agent, work, m, agent.now[m, t, update])
-    adam(agent.ac.actor_learner, m, work.actor_grad)
-    follow(agent.ac.learner, m, agent.ac.tau)
+    nets.adam(agent.ac.actor_learner, m, work.actor_grad)
+    nets.follow(agent.ac.learner, m, agent.ac.tau)
+    return loss
 
 
 choose = critics.make_choose(_exploring_action)
-improve = critics.make_improve(_write_next_values, _update_actor)
+improve = nets.make_improve(_update)

@@ -65,17 +65,22 @@ class Work(NamedTuple):
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return `Members` for a block of T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code
     writes into ``loss [M]``."""
-    unused_array, unused_ties = np.empty((0, 0), np.int64), torch.empty(0, 0, 0, 0)
     by_episode, by_step = agent.upcoming_epsilon(steps)
-    # Q-learning samples no next action, and maybe no ties. Their fields are then placeholders of the same type, which
-    # ``random_numbers`` replaces if it has these names.
-    numbers = {"next explore": random_numbers["explore"], "next action": random_numbers["action"]}
-    numbers |= {"ties": unused_ties, "next ties": unused_ties} | random_numbers
+    # The name of a field has no space: ``next_explore`` for "next explore".
+    numbers = {name.replace(" ", "_"): values for name, values in random_numbers.items()}
+    # Q-learning samples no next action, and maybe no ties. These arrays of the same types take their place.
+    no_ties = torch.empty(0, 0, 0, 0)
+    placeholders = {
+        "next_explore": numbers["explore"],
+        "next_action": numbers["action"],
+        "ties": no_ties,
+        "next_ties": no_ties,
+    }
+    unused_array = np.empty((0, 0), np.int64)
     return make_record(  # type: ignore[no-any-return]
         Members,
         agent,
-        # The name of a field has no space: ``next_explore`` for "next explore".
-        {name.replace(" ", "_"): values for name, values in numbers.items()},
+        placeholders | numbers,
         visits=unused_array if agent.visits is None else agent.visits.numpy(),
         planned=unused_array if agent.planned is None else agent.planned.numpy(),
         cell=np.zeros((agent.members, agent.envs), np.int64),
@@ -90,12 +95,15 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 def make_work(agent: Members) -> Work:
     """Allocate memory for one thread."""
     envs = agent.explore.shape[2]
-    continuous_action = np.empty(0, np.float32)  # actions are discrete
-    cell_indices = np.arange(agent.num_states, dtype=np.float32)  # float32 like the observations that multiply them
-    entries, next_cells = (np.zeros(envs, np.int64) for _ in range(2))
-    reward, discount = (np.zeros(envs, np.float32) for _ in range(2))
-    done = np.zeros(envs, np.bool_)
-    return Work(continuous_action, cell_indices, entries, next_cells, reward, discount, done)
+    return Work(
+        continuous_action=np.empty(0, np.float32),
+        cell_indices=np.arange(agent.num_states, dtype=np.float32),  # like the observations that multiply them
+        entries=np.zeros(envs, np.int64),
+        next_cells=np.zeros(envs, np.int64),
+        reward=np.zeros(envs, np.float32),
+        discount=np.zeros(envs, np.float32),
+        done=np.zeros(envs, np.bool_),
+    )
 
 
 class Player(NamedTuple):
@@ -174,15 +182,12 @@ def improve(agent, work, m, t):
     values, num_actions = agent.flat_parameters, agent.num_actions
     for e in range(envs):
         cell = work.next_cells[e]
-        if agent.backup == MAX:  # ``next_ties`` is then empty
+        if agent.backup != MAX and agent.next_explore[m, t, e] < epsilon(agent, m, t):
+            action = agent.next_action[m, t, e]
+        else:  # with `MAX`, ``next_ties`` is empty
             action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
-        else:
-            if agent.next_explore[m, t, e] < epsilon(agent, m, t):
-                action = agent.next_action[m, t, e]
-            else:
-                action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
-            if agent.backup == EXECUTED:  # ``num_actions``: none is planned
-                agent.planned[m, e] = num_actions if work.done[e] else action
+        if agent.backup == EXECUTED:  # ``num_actions``: none is planned
+            agent.planned[m, e] = num_actions if work.done[e] else action
         old_value = values[m, work.entries[e]]
         discounted_q = work.discount[e] * agent.discount[m] * values[m, cell * num_actions + action]
         error = discounted_q + work.reward[e] - old_value

@@ -11,7 +11,7 @@ import numpy as np
 from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.td3.agent import Agent as Agent
-from models.compiled import Replay, adam, clip, follow, forward
+from models.compiled import Replay, clip
 from models.compiled_critics import ONE, ActorCritic
 from models.machine import FAST, compiled, exact_inlined
 
@@ -46,11 +46,9 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The next observations must be in
-    ``work.actor.acts[0]``."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
     ac = agent.ac
-    # The outputs of the target actor are then in the last layer of ``work.actor.acts``.
-    forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor)
+    critics.run_actor_on_next_obs(ac, work, ac.actor_learner.target_parameters[m])
     outputs, max_noise = work.actor.acts[len(ac.actor.sizes) - 1], agent.policy_std_clip
     for i in range(ac.action_size):
         for column in range(len(work.td_target)):
@@ -60,11 +58,10 @@ def _write_next_values(agent, work, m, t, update):
 
 
 @compiled
-def _write_actor_gradient(agent, work, m, t, update):
+def _write_actor_gradient(ac, work, m):
     """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). The actor's actions
-    overwrite the actions in the first critic's inputs. Discrete TD3, which shares the caller, needs ``t`` and
-    ``update``."""
-    ac, batch_size, depth = agent.ac, len(work.td_target), len(agent.ac.actor.sizes) - 1
+    overwrite the actions in the first critic's inputs."""
+    batch_size, depth = len(work.td_target), len(ac.actor.sizes) - 1
     critics.run_actor(ac, work, m)
     for i in range(ac.action_size):
         for column in range(batch_size):
@@ -78,23 +75,17 @@ def _write_actor_gradient(agent, work, m, t, update):
     critics.actor_backward(ac, work, m)
 
 
-def make_update_actor(write_actor_gradient):  # type: ignore[no-untyped-def]
-    """Return the function that updates actor and target weights. ``write_actor_gradient(agent, work, m, t, update)``
-    writes the gradient of the actor's loss to ``work.actor_grad``; each kind of agent has a different one."""
-
-    @compiled
-    def update_actor(agent, work, m, t, update):
-        """Update actor and target weights of member ``m``, after every ``policy_delay`` updates of its critics
-        (`Agent.update_actor`)."""
-        ac = agent.ac
-        if ac.learner.counts[m] % agent.policy_delay == 0:
-            write_actor_gradient(agent, work, m, t, update)
-            adam(ac.actor_learner, m, work.actor_grad)
-            follow(ac.actor_learner, m, ac.tau)  # moves the weights of the target actor
-            follow(ac.learner, m, ac.tau)  # moves the weights of the target critics
-
-    return update_actor
+@compiled
+def _update(agent, work, m, t, update):
+    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
+    critics' loss."""
+    _write_next_values(agent, work, m, t, update)
+    loss = critics.update_critics(agent.ac, work, m)
+    if agent.ac.learner.counts[m] % agent.policy_delay == 0:
+        _write_actor_gradient(agent.ac, work, m)
+        critics.update_actor_and_targets(agent.ac, work, m)
+    return loss
 
 
 choose = critics.make_choose(_exploring_action)
-improve = critics.make_improve(_write_next_values, make_update_actor(_write_actor_gradient))
+improve = nets.make_improve(_update)

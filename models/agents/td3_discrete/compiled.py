@@ -11,10 +11,9 @@ import numpy as np
 
 from models import compiled as nets
 from models import compiled_critics as critics
-from models.agents.td3.compiled import make_update_actor
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
 from models.agents.td3_discrete.agent import Agent as Agent
-from models.compiled import Replay, better, clip, forward, nan_to_zero, outputs_row
+from models.compiled import Replay, better, clip, nan_to_zero, outputs_row
 from models.compiled_critics import ONE, ActorCritic
 from models.machine import FAST, compiled
 
@@ -85,9 +84,8 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 def choose(agent, work, m, t, e, obs, state):
     """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`): the index of the largest number in an action
     vector, which is written to ``ac.action_vector[m, e]``."""
-    ac = agent.ac
-    num_actions, params = ac.action_size, ac.actor_learner.flat_parameters[m]
-    vector, best = ac.action_vector[m, e], 0
+    ac, best = agent.ac, 0
+    num_actions, params, vector = ac.action_size, ac.actor_learner.flat_parameters[m], ac.action_vector[m, e]
     if nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t)):
         row = outputs_row(ac.actor, params, obs, work.scratch)
         # The noise is ``[A, 1]``, so the sample is written to column 0 of ``work.action_probs``.
@@ -108,10 +106,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The next observations must be in
-    ``work.actor.acts[0]``."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
-    forward(ac.actor, params, work.actor)  # the logits are then in the last layer of ``work.actor.acts``
+    critics.run_actor_on_next_obs(ac, work, params)
     logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.next_gumbel[m, t, update]
     temperature, max_noise = _temperature(agent, m, params), agent.policy_std_clip
     for column in range(len(work.td_target)):
@@ -157,4 +154,16 @@ def _write_actor_gradient(agent, work, m, t, update):
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
 
 
-improve = critics.make_improve(_write_next_values, make_update_actor(_write_actor_gradient))
+@compiled
+def _update(agent, work, m, t, update):
+    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
+    critics' loss."""
+    _write_next_values(agent, work, m, t, update)
+    loss = critics.update_critics(agent.ac, work, m)
+    if agent.ac.learner.counts[m] % agent.policy_delay == 0:
+        _write_actor_gradient(agent, work, m, t, update)
+        critics.update_actor_and_targets(agent.ac, work, m)
+    return loss
+
+
+improve = nets.make_improve(_update)
