@@ -23,12 +23,11 @@ from envs.gridmaps import CellTable
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
-from models.compiled import NO_NET, Net, better, make_net, single
-from models.machine import exact, exact_inlined, type_predicate
+from models.compiled import NO_NET, Net, argmax, make_net, single
+from models.machine import Array, exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.config import FORMS
 
-Array = np.ndarray[Any, Any]
 CARTPOLE, ACROBOT, MOUNTAINCAR, MOUNTAINCAR_CONTINUOUS, PENDULUM, CELLS, LEARNED = range(7)
 KINDS = {
     CartPole: CARTPOLE,
@@ -242,11 +241,8 @@ def observe(world, state, obs):
         obs[0], obs[1] = np.float32(math.cos(state[0])), np.float32(math.sin(state[0]))
         obs[2] = np.float32(state[1])
     elif kind == LEARNED and world.one_hot:
-        best = 0
-        for i in range(len(obs)):
-            best = i if better(state[i], state[best]) else best
         obs[:] = np.float32(0)
-        obs[best] = np.float32(1)
+        obs[argmax(state, len(obs))] = np.float32(1)
     else:  # the observation is the first numbers of the state
         for i in range(len(obs)):
             obs[i] = np.float32(state[i])
@@ -410,10 +406,7 @@ def target_reward(world, m, state, action, continuous_action, scratch):
             difference = scaled_action - min(max(scratch[output_row, k], f32(-1)), f32(1))
             distance += abs(difference) if world.form == _ABSOLUTE else difference * difference
     else:
-        best = 0
-        for k in range(world.actions):
-            best = k if better(scratch[output_row, k], scratch[output_row, best]) else best
-        distance = f32(0) if best == action else f32(2)
+        distance = f32(0) if argmax(scratch[output_row], world.actions) == action else f32(2)
     distance /= f32(world.actions)
     return f32(math.exp(f32(-4) * distance)) if world.form == _EXPONENTIAL else -distance
 

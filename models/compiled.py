@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from models.machine import compiled, exact, inlined
+from models.machine import Array, compiled, exact, inlined
 from models.mlp import MLP
 from models.optim import MemberAdam
 from models.spaces import Continuous, Discrete
@@ -34,8 +34,6 @@ from models.tiles import (
     weight_gradient,
 )
 from models.vectors import LANES, TILE, address, entry, read_vector, store
-
-Array = np.ndarray[Any, Any]
 
 
 class Net(NamedTuple):

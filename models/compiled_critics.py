@@ -13,11 +13,10 @@ import torch
 
 from models import compiled as nets
 from models.contract import AgentPolicy
-from models.machine import compiled
+from models.machine import Array, compiled
 from models.off_policy import TwinCriticAgent
 from models.tiles import copy
 
-Array = np.ndarray[Any, Any]
 ONE = np.float32(1)
 
 

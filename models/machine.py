@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
+Array = np.ndarray[Any, Any]
 # Names of the files with compiled functions or their constants.
 _COMPILED_FILES = (
     "compiled.py",

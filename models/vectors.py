@@ -156,29 +156,18 @@ def total(typing: Any, x: Any) -> Any:
 
 
 @intrinsic
-def _where_less_vectors(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
-    """Return `where_less` of four arguments, of which at least one is a vector."""
+def where_less(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
+    """Return ``if_true`` if x < y, else ``other`` (also if x or y is NaN): elementwise if an argument is a vector."""
     kinds = x, y, if_true, other
-    vector = next(kind for kind in kinds if isinstance(kind, Vector))
+    result_type = next((kind for kind in kinds if isinstance(kind, Vector)), types.float32)
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, y, if_true, other = (_fill(builder, value, vector.lanes) for value in arguments)
+        if isinstance(result_type, Vector):
+            arguments = [_fill(builder, value, result_type.lanes) for value in arguments]
+        x, y, if_true, other = arguments
         return builder.select(builder.fcmp_ordered("<", x, y), if_true, other)
 
-    return vector(*map(_vector_or_number, kinds)), emit_llvm
-
-
-def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
-    """Return ``if_true`` if x < y, else ``other`` (also if x or y is NaN), for numbers or elementwise for vectors. Only
-    compiled code can call it: `_where_less` is the implementation."""
-
-
-@overload(where_less)
-def _where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
-    """Return the implementation of `where_less` for these types."""
-    if any(isinstance(kind, Vector) for kind in (x, y, if_true, other)):
-        return lambda x, y, if_true, other: _where_less_vectors(x, y, if_true, other)
-    return lambda x, y, if_true, other: if_true if x < y else other
+    return result_type(*map(_vector_or_number, kinds)), emit_llvm
 
 
 def _define_operator(symbol: Any, method: str) -> None:

@@ -37,10 +37,9 @@ from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete import compiled as td3_discrete
 from models.contract import AgentPolicy, InnerAgent, Policy
-from models.machine import EXACT, INLINE, INNER, kernel
+from models.machine import EXACT, INLINE, INNER, Array, kernel
 from models.streams import Streams
 
-Array = np.ndarray[Any, Any]
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
@@ -333,10 +332,6 @@ class MachineCode:
     def __init__(self, threads: int = 1):
         self.threads = threads
 
-    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does."""
-        raise NotImplementedError
-
     def make_first_step(self, loop: StepLoop) -> None:
         """Make a training step of the agent in ``loop``, without a change of its environment."""
         raise NotImplementedError
@@ -385,15 +380,6 @@ class MachineCode:
         return episodes
 
 
-class ThreadMemory(NamedTuple):
-    """Scratch memory of one thread that runs `_steps`, whose docstring explains the fields."""
-
-    work: Any  # `Work` of the kind of agent
-    phi: Array
-    scratch: Array
-    episode: EpisodeArrays
-
-
 class CompiledLoop(MachineCode):
     """Makes the steps of a `StepLoop` in one training run in place of `StepLoop.advance` and `StepLoop.epoch`, and
     plays its ``tests``. The environment is machine code too."""
@@ -401,7 +387,8 @@ class CompiledLoop(MachineCode):
     def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
         super().__init__(threads)
         self.tests = tests
-        self._memories: list[ThreadMemory] = []  # of each thread; empty before the first block
+        # For each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`; empty before `_prepare`.
+        self._memories: list[tuple[Any, Array, Array, EpisodeArrays]] = []
 
     def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
@@ -418,6 +405,7 @@ class CompiledLoop(MachineCode):
             count -= seeds.shape[1]
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does."""
         agent: Any = loop.agent
         loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
         episodes_before, steps_before = agent.episodes.clone(), agent.steps
@@ -470,7 +458,7 @@ class CompiledLoop(MachineCode):
             self._prepare(loop, members, tests)
         player, world, test_world = self._player, self._world, self._test_world
 
-        def run(memory: ThreadMemory, first: int, last: int) -> None:
+        def run(memory: Any, first: int, last: int) -> None:
             work, phi, scratch, episode = memory
             _steps(members, work, world, block, phi, scratch, player, test_world, tests, episode, first, last)
 
@@ -503,7 +491,7 @@ class CompiledLoop(MachineCode):
         assert self._player is not None
         for _ in range(self.threads):
             phi, episode = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, self._test_world, tests)
-            self._memories.append(ThreadMemory(kind.make_work(members), phi, envs.make_scratch(world), episode))
+            self._memories.append((kind.make_work(members), phi, envs.make_scratch(world), episode))
 
 
 def num_steps(random_numbers: dict[str, Tensor]) -> int:
@@ -529,20 +517,18 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
     assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
     members, num_envs = loop.agent.members, loop.agent.envs
     by_step = (members, steps, num_envs)  # [M, T, E]
-    current = {
-        "state": real.state,
-        "obs": loop.obs,
-        "age": real.age,
-        "returns": loop.returns,
-        "lengths": loop.lengths,
-        "first_states": starts,
-    }
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in current.items():
-        dtype = torch.float64 if name in ("state", "first_states") else tensor.dtype
-        # Contiguous, because Numba would compile the functions again for any other layout.
-        tensors[name] = tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)
-    tensors |= {
+
+    def copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a contiguous copy, because Numba would compile the functions again for any other layout."""
+        return tensor.to(dtype or tensor.dtype, copy=True, memory_format=torch.contiguous_format)
+
+    tensors = {
+        "state": copied(real.state, torch.float64),
+        "obs": copied(loop.obs),
+        "age": copied(real.age),
+        "returns": copied(loop.returns),
+        "lengths": copied(loop.lengths),
+        "first_states": copied(starts, torch.float64),
         "start_step": torch.full((members, num_envs), -1),
         "steps_done": torch.zeros(members, dtype=torch.int64),
         "running": running,

@@ -25,12 +25,10 @@ from control.loops.steps import StepLoop
 from control.loops.threads import for_members
 from envs import compiled as envs
 from envs.make import make_environment
-from models.machine import exact_inlined, kernel
+from models.machine import Array, exact_inlined, kernel
 from models.registry import agent_class, default_config
 from models.spaces import Continuous
 from models.streams import Streams
-
-Array = np.ndarray[Any, Any]
 
 
 class PythonStep(NamedTuple):
@@ -70,15 +68,9 @@ def _learn(agent, work, step, t, block_steps, first, last):
     num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
     for m in range(first, last):
         for e in range(num_envs):
-            action, reward, discount, done = (
-                step.actions[m, e],
-                step.rewards[m, e],
-                step.discounts[m, e],
-                step.done[m, e],
-            )
-            remember(
-                agent, work, m, t, e, step.obs[m, e], action, step.next_obs[m, e], step.state, reward, discount, done
-            )
+            obs, action, next_obs = step.obs[m, e], step.actions[m, e], step.next_obs[m, e]
+            reward, discount, done = step.rewards[m, e], step.discounts[m, e], step.done[m, e]
+            remember(agent, work, m, t, e, obs, action, next_obs, step.state, reward, discount, done)
         # Episodes are counted after all actions, because epsilon may depend on their number.
         for e in range(num_envs):
             agent.episodes[m] += step.done[m, e]
@@ -104,8 +96,7 @@ class CompiledAgent(MachineCode):
         self._step = 0  # steps of the current block that have been made
         self._continuous = isinstance(self.agent.spaces.actions, Continuous)
         self._loss = torch.full((self.agent.members,), torch.nan)
-        self._tensors = _step_tensors(self.agent)
-        self._python_step = PythonStep(**{name: tensor.numpy() for name, tensor in self._tensors.items()})
+        self._python_step = _make_python_step(self.agent)
         self._work: list[Any] = []  # `Work` of each thread; empty before the first block
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
@@ -138,16 +129,18 @@ class CompiledAgent(MachineCode):
         if self._step == self._block_steps:
             self._begin_block()
         if not self._has_actions:
-            self._tensors["obs"].copy_(obs)
+            self._python_step.obs[:] = obs.numpy()
             self._run(_act, self._step)
-        return self._tensors["continuous_actions" if self._continuous else "actions"].clone()
+        actions = self._python_step.continuous_actions if self._continuous else self._python_step.actions
+        return torch.from_numpy(actions.copy())
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
         """Keep the step for `learn` (`StepAgent.observe`). `act` has already stored ``obs`` and ``action``."""
-        for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount), ("done", done)):
-            self._tensors[name].copy_(values)
+        step = self._python_step
+        step.next_obs[:], step.rewards[:] = next_obs.numpy(), reward.numpy()
+        step.discounts[:], step.done[:] = discount.numpy(), done.numpy()
         # `_learn` also chooses the next actions, for ``next_obs``. If an episode ends, the next observation is
         # another one, the first of a new episode, so `act` must choose again.
         self._has_actions = not done.any()
@@ -173,22 +166,21 @@ class CompiledAgent(MachineCode):
         compiled_agent.learn()
 
 
-def _step_tensors(agent: Any) -> dict[str, Tensor]:
-    """Return tensors of zeros for the fields of a `PythonStep`, ``{field: tensor}``. The arrays of the step share their
-    memory."""
+def _make_python_step(agent: Any) -> PythonStep:
+    """Return a `PythonStep` of zeros for the environments of ``agent``."""
     by_env = agent.members, agent.envs  # [M, E]
     obs_size = agent.spaces.obs_shape[0]
     action_size = agent.spaces.actions.size if isinstance(agent.spaces.actions, Continuous) else 0
-    return {
-        "obs": torch.zeros(*by_env, obs_size),
-        "actions": torch.zeros(by_env, dtype=torch.int64),
-        "continuous_actions": torch.zeros(*by_env, action_size),
-        "next_obs": torch.zeros(*by_env, obs_size),
-        "rewards": torch.zeros(by_env),
-        "discounts": torch.zeros(by_env),
-        "done": torch.zeros(by_env, dtype=torch.bool),
-        "state": torch.zeros(0, dtype=torch.float64),
-    }
+    return PythonStep(
+        obs=np.zeros((*by_env, obs_size), np.float32),
+        actions=np.zeros(by_env, np.int64),
+        continuous_actions=np.zeros((*by_env, action_size), np.float32),
+        next_obs=np.zeros((*by_env, obs_size), np.float32),
+        rewards=np.zeros(by_env, np.float32),
+        discounts=np.zeros(by_env, np.float32),
+        done=np.zeros(by_env, np.bool_),
+        state=np.zeros(0),
+    )
 
 
 def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:

@@ -69,7 +69,7 @@ class StepLoop:
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.learner: Any = agent  # acts, observes and learns: the agent, or its machine code
-        self.machine_code: Any = None  # `control.loops.compiled.CompiledLoop`, which makes the steps if it is set
+        self.machine_code: Any = None  # `control.loops.compiled.MachineCode`, which makes the steps if it is set
         self.steps = 0
         self.obs: Tensor | None = None
         # Observations for the agent, if they differ from `obs`: some agents act once more after the end of an episode.

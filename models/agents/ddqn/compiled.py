@@ -5,7 +5,7 @@ arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a s
 Importing this requires Numba.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,11 @@ from models import compiled as nets
 from models.agents.ddqn.agent import Agent, DuelingQNetwork
 from models.compiled import Layers, Learner, Net, Replay
 from models.contract import AgentPolicy
-from models.machine import FAST, compiled, exact_inlined
+from models.machine import FAST, Array, compiled, exact_inlined
 from models.mlp import MLP
 from models.tiles import ZERO, copy, total
 from models.vectors import LANES, load, store, where_less, zeros
 
-Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
 
 

@@ -5,7 +5,7 @@ arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a s
 Only some settings are supported (`can_compile`). Importing this requires Numba.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ import torch
 from models import compiled as nets
 from models.agents.ppo.agent import Agent
 from models.contract import AgentPolicy
-from models.machine import FAST, compiled
+from models.machine import FAST, Array, compiled
 
-Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
 Player, decide = nets.Player, nets.decide
 # Positions in ``statistics``, in the order of the names in `Agent.logged`.

@@ -5,7 +5,7 @@
 
 from functools import partial
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from models.agents.sac.agent import Agent as Agent
 from models.compiled import Replay, backward, clip, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
-from models.machine import FAST, compiled, exact_inlined
+from models.machine import FAST, Array, compiled, exact_inlined
 from models.tiles import copy
 
-Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide

@@ -6,7 +6,7 @@ arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a s
 Importing this requires Numba.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,8 @@ import torch
 from models.agents.tabular.agent import Agent
 from models.compiled import argmax, epsilon, make_record
 from models.contract import AgentPolicy
-from models.machine import EXACT, INLINE, compiled, exact
+from models.machine import EXACT, INLINE, Array, compiled, exact
 
-Array = np.ndarray[Any, Any]
 MAX, REDRAWN, EXECUTED = range(3)  # in the order of the choices of the setting ``backup``
 IMPROVES = EXACT | INLINE  # how `improve` is compiled
 
@@ -70,12 +69,8 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     numbers = {name.replace(" ", "_"): values for name, values in random_numbers.items()}
     # Q-learning samples no next action, and maybe no ties. These arrays of the same types take their place.
     no_ties = torch.empty(0, 0, 0, 0)
-    placeholders = {
-        "next_explore": numbers["explore"],
-        "next_action": numbers["action"],
-        "ties": no_ties,
-        "next_ties": no_ties,
-    }
+    placeholders = {"next_explore": numbers["explore"], "next_action": numbers["action"]}
+    placeholders |= {"ties": no_ties, "next_ties": no_ties}
     unused_array = np.empty((0, 0), np.int64)
     return make_record(  # type: ignore[no-any-return]
         Members,

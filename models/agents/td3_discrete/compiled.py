@@ -5,7 +5,7 @@ and greedy play.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
 from models.agents.td3_discrete.agent import Agent as Agent
 from models.compiled import Replay, better, clip, nan_to_zero, outputs_row
 from models.compiled_critics import ONE, ActorCritic
-from models.machine import FAST, compiled
+from models.machine import FAST, Array, compiled
 
-Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
