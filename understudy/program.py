@@ -70,13 +70,7 @@ class Program:
             self._action_weight, self._state_weight = np.split(first_weight, [-self._size])
             if self._discrete:  # a one-hot action selects a row of the weights, so the bias is added to each row
                 self._action_weight = self._action_weight + self._bias
-        if "states.table" in proxy.tensors:
-            self._starts = _table_starts(proxy.tensors["states.table"])
-        elif proxy.config.get("first_states") == "cells":
-            self._starts = _table_starts(np.eye(self._size, dtype=np.float32))
-        else:
-            has_initial_network = "initial.0.bias" in proxy.tensors
-            self._starts = self._learned_starts(proxy) if has_initial_network else real_starts(proxy.game)
+        self._starts = self._starts_of(proxy)
 
     def __reduce__(self) -> tuple[type["Program"], tuple[Proxy]]:
         return Program, (self._proxy,)  # pickle cannot store the functions in `_starts` and `_target_reward`
@@ -109,15 +103,22 @@ class Program:
             return state, outputs[:, 0], np.ones(len(state), np.bool_)
         return outputs[:, : self._size], outputs[:, self._size], terminated  # state, reward, done
 
-    def _learned_starts(self, proxy: Proxy) -> Starts:
-        """Return a function that runs the initial-state network on normal noise, which is hashed from the seeds."""
+    def _starts_of(self, proxy: Proxy) -> Starts:
+        """Return the function that `first_states` calls."""
+        if "states.table" in proxy.tensors:
+            return _table_starts(proxy.tensors["states.table"])
+        if proxy.config.get("first_states") == "cells":
+            return _table_starts(np.eye(self._size, dtype=np.float32))
+        if "initial.0.bias" not in proxy.tensors:
+            return real_starts(proxy.game)
         (weight, bias), *layers = join_networks(proxy.tensors, ["initial"])
 
-        def starts(seeds: np.ndarray) -> np.ndarray:
+        def network_starts(seeds: np.ndarray) -> np.ndarray:
+            """Run the initial-state network on normal noise, which is hashed from the seeds."""
             hidden = normal(seeds, len(weight)).astype(np.float32) @ weight + bias  # ``weight`` is [in, out]
             return run_layers(hidden, layers, self._activation)
 
-        return starts
+        return network_starts
 
 
 def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
@@ -125,10 +126,11 @@ def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> La
     product per layer. ``names`` are the networks' names in ``tensors``, such as ``state`` for ``state.0.weight``."""
     layers: Layers = []
     while f"{names[0]}.{len(layers)}.weight" in tensors:
-        weights = [tensors[f"{name}.{len(layers)}.weight"].T for name in names]
-        bias = np.concatenate([tensors[f"{name}.{len(layers)}.bias"] for name in names])
+        i = len(layers)
+        weights = [tensors[f"{name}.{i}.weight"].T for name in names]  # [in, out]
+        bias = np.concatenate([tensors[f"{name}.{i}.bias"] for name in names])
         # The networks share the inputs of the first layer. A later layer has inputs of each network alone.
-        weight = _block_diagonal(weights) if layers else np.concatenate(weights, 1)
+        weight = np.concatenate(weights, 1) if i == 0 else _block_diagonal(weights)
         layers.append((weight, bias))
     return layers
 

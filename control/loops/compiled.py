@@ -128,22 +128,22 @@ class Block(NamedTuple):
 
 
 class TestArrays(NamedTuple):
-    """N tests of M members during training, each with the weights at that time: K greedy episodes per member. Arrays
+    """N tests of M members during training, each with the weights at that time: E greedy episodes per member. Arrays
     are empty if there are no tests."""
 
     test_index: Array  # [T], index of the test after each step of a block; -1 if there is none
-    first_states: Array = np.empty((0, 0, 0, 0))  # [M, N, K, S]
-    returns: Array = np.empty((0, 0, 0), np.float32)  # [M, N, K]
-    lengths: Array = np.empty((0, 0, 0), np.int64)  # [M, N, K]
+    first_states: Array = np.empty((0, 0, 0, 0))  # [M, N, E, K]
+    returns: Array = np.empty((0, 0, 0), np.float32)  # [M, N, E]
+    lengths: Array = np.empty((0, 0, 0), np.int64)  # [M, N, E]
     # Actions of the first member in a test, with L steps at most; empty unless they are recorded.
-    actions: Array = np.empty((0, 0), np.int64)  # [K, L]
-    continuous_actions: Array = np.empty((0, 0, 0), np.float32)  # [K, L, A]
+    actions: Array = np.empty((0, 0), np.int64)  # [E, L]
+    continuous_actions: Array = np.empty((0, 0, 0), np.float32)  # [E, L, A]
 
 
 class EpisodeArrays(NamedTuple):
     """Scratch memory of one greedy episode."""
 
-    state: Array  # [S]
+    state: Array  # [K]
     scratch: Array  # memory of the environment (`envs.compiled.make_scratch`)
     player_scratch: Array  # [4, widest], memory of the player
     continuous_action: Array  # [A]
@@ -267,10 +267,10 @@ def can_compile(loop: StepLoop) -> bool:
 
 
 class CompiledTests:
-    """Tests during a training run: after every ``test_every`` steps, K greedy episodes of every member on ``real``.
+    """Tests during a training run: after every ``test_every`` steps, E greedy episodes of every member on ``real``.
 
-    ``starts [M, N, K]`` are the seeds of at most N tests. The results of the first ``tests_done`` tests are in
-    ``returns`` and ``lengths [M, N, K]``.
+    ``starts [M, N, E]`` are the seeds of at most N tests. The results of the first ``tests_done`` tests are in
+    ``returns`` and ``lengths [M, N, E]``.
     """
 
     def __init__(self, real: TensorEnvironment, world: envs.World, starts: Tensor, test_every: int):
@@ -349,7 +349,7 @@ class MachineCode:
     def play(
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
-        """Play K greedy episodes of each of M members from ``seeds [M, K]``, like `play_episodes`. Return None if a
+        """Play E greedy episodes of each of M members from ``seeds [M, E]``, like `play_episodes`. Return None if a
         compiled function is missing, if an episode may never end, or if actions shall be recorded on a map, where
         repeated steps are not played."""
         player_and_world = _player_and_world(policy, environment)
@@ -363,7 +363,7 @@ class MachineCode:
         tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
         arrays = tests.take_due(start_step=0, steps=1)
         if record_actions:
-            shape = (seeds.shape[1], world.limit)  # [K, L], with L steps at most
+            shape = (seeds.shape[1], world.limit)  # [E, L], with L steps at most
             actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
             arrays = arrays._replace(actions=actions, continuous_actions=vectors)
 
@@ -374,8 +374,8 @@ class MachineCode:
         for_members(play_members, len(seeds), memories)
         episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
         if record_actions:
-            recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
-            was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
+            recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, E, ...]
+            was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, E]
             episodes.actions = recorded[was_running]  # of all N steps in all episodes, [N, ...]
         return episodes
 
