@@ -8,6 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import overload
 from torch import Tensor
 
 from envs.base import Environment
@@ -24,7 +25,7 @@ from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
 from models.compiled import NO_NET, Net, argmax, make_net, single
-from models.machine import Array, exact, exact_inlined, type_predicate
+from models.machine import EXACT_INLINED, Array, exact, exact_inlined
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.config import FORMS
 
@@ -38,7 +39,7 @@ KINDS = {
 }
 PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length", "force")
 TAU = 2 * math.pi
-_ABSOLUTE, _EXPONENTIAL = FORMS.index("absolute"), FORMS.index("exponential")  # values of ``world.form``
+_ABSOLUTE, _EXPONENTIAL = FORMS.index("absolute"), FORMS.index("exponential")  # values of ``world.reward_form``
 
 
 def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
@@ -63,20 +64,20 @@ class World(NamedTuple):
     cell_reward: Array = _empty()
     cell_terminated: Array = _empty(np.bool_)
     # SyntheticDynamics
-    flat: Array = _empty(axes=2)  # [M, D], parameters of the three networks
-    state: Net = NO_NET
-    reward: Net = NO_NET
-    done: Net = NO_NET
+    net_parameters: Array = _empty(axes=2)  # [M, D], parameters of the three networks
+    state_net: Net = NO_NET
+    reward_net: Net = NO_NET
+    done_net: Net = NO_NET
     bandit: bool = False
     raw_done: bool = False
     one_hot: bool = False
-    form: int = 0  # index in `FORMS` if a target decides the reward (`reward` is then the target network), else 0
-    fixed: int = 0  # position of the target's centre and spread in ``flat``
-    middle: Array = _empty()  # [A], middle of the range of actions
-    half: Array = _empty()  # [A], half of the range
+    reward_form: int = 0  # index in `FORMS` if a target decides the reward, else 0; `reward_net` is then the target
+    target_inputs_at: int = 0  # position of centre and spread of the target's inputs in `net_parameters`
+    action_middle: Array = _empty()  # [A], middle of the range of actions
+    action_half_range: Array = _empty()  # [A], half of its size
     # RewardedEnvironment
     learned_reward: bool = False
-    phi: Net = NO_NET
+    phi_net: Net = NO_NET
     phi_parameters: Array = _empty(axes=2)  # [M, D]
     phi_table: Array = _empty(axes=2)  # [M, S], phi of every cell
     phi_scale: Array = _empty()  # [M], a factor on phi
@@ -95,7 +96,15 @@ class Map(World):
     functions leave out all other code (`is_map`)."""
 
 
-is_map = type_predicate(Map)
+def is_map(world):  # type: ignore[no-untyped-def]
+    """Return whether ``world`` is a `Map`. Only compiled code can call it: `_is_map` has the implementation."""
+
+
+@overload(is_map, jit_options=EXACT_INLINED)
+def _is_map(world):  # type: ignore[no-untyped-def]
+    """Return a function with a constant result for the Numba type of ``world``. So branches for the other class are not
+    compiled."""
+    return (lambda world: True) if world.instance_class is Map else (lambda world: False)
 
 
 def _kind(real: Environment) -> int | None:
@@ -160,26 +169,26 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
 
 
 def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
-    """Return the fields of `World` about learned networks. A target network takes the place of ``reward``."""
+    """Return the fields of `World` about learned networks. A target network takes the place of the reward network."""
     program, networks = dynamics.program, dynamics.program.networks
     fields: dict[str, Any] = {
-        "flat": program.flat.contiguous().numpy(),
+        "net_parameters": program.flat.contiguous().numpy(),
         "bandit": dynamics.bandit,
         "raw_done": dynamics.raw_done,
         "one_hot": dynamics.spaces.one_hot,
     }
-    begin = 0  # position of a network's parameters in ``flat``
+    begin = 0  # position of a network's parameters in ``program.flat``
     for name, part in networks.mlps.items():
-        fields[name] = make_net(part, begin)
+        if name != "initial":  # torch computes initial states
+            fields["reward_net" if name == "target" else f"{name}_net"] = make_net(part, begin)
         begin += part.size
-    fields.pop("initial", None)  # torch computes initial states
     if networks.has_target:
-        fields["reward"] = fields.pop("target")
-        # In ``flat``, the target's centre and spread follow the parameters of the networks.
-        fields |= {"form": FORMS.index(networks.config.reward_form), "fixed": networks.num_searched}
+        # In ``program.flat``, centre and spread of the target's inputs follow the parameters of the networks.
+        fields["reward_form"] = FORMS.index(networks.config.reward_form)
+        fields["target_inputs_at"] = networks.num_searched
         if program.bounds is not None:
-            middle, half = program.bounds
-            fields |= {"middle": middle.numpy(), "half": half.numpy()}
+            middle, half_range = program.bounds
+            fields |= {"action_middle": middle.numpy(), "action_half_range": half_range.numpy()}
     return fields
 
 
@@ -198,7 +207,7 @@ def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
     if mode.state:
         assert isinstance(phi, Phi)
         fields |= {
-            "phi": make_net(phi._mlp),
+            "phi_net": make_net(phi._mlp),
             "phi_parameters": phi.flat.contiguous().numpy(),
             "phi_scale": phi._scale[:, 0].contiguous().numpy(),
             "obs_center": phi._center.numpy(),
@@ -220,8 +229,9 @@ def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tens
 
 def make_scratch(world: World) -> Array:
     """Return memory ``[3, widest]`` for `advance`: two scratch rows, and a row for the next observation."""
-    size = max(world.phi.widest, world.state.widest, world.reward.widest, world.done.widest, world.obs_size)
-    return np.empty((3, size), np.float32)
+    nets = world.phi_net, world.state_net, world.reward_net, world.done_net
+    widest = max(world.obs_size, *(net.widest for net in nets))
+    return np.empty((3, widest), np.float32)
 
 
 @exact_inlined
@@ -393,22 +403,23 @@ def target_reward(world, m, state, action, continuous_action, scratch):
     the best action in this state, and the reward falls with the distance from it (`understudy.kinds.FORMS`).
 
     The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
-    range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ. In ``world.flat``, the
-    centre and spread of the target's inputs begin at position ``world.fixed``."""
-    f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, scratch[0]
+    range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ."""
+    f32, params, size, inputs = np.float32, world.net_parameters[m], world.obs_size, scratch[0]
+    center_at, spread_at = world.target_inputs_at, world.target_inputs_at + size
     for k in range(size):
-        inputs[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
-    output_row = single(world.reward, flat, scratch, 0)
+        inputs[k] = (f32(state[k]) - params[center_at + k]) / params[spread_at + k]
+    output_row = single(world.reward_net, params, scratch, 0)
     distance = f32(0)
     if len(continuous_action):
         for k in range(world.actions):
-            scaled_action = min(max((continuous_action[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
-            difference = scaled_action - min(max(scratch[output_row, k], f32(-1)), f32(1))
-            distance += abs(difference) if world.form == _ABSOLUTE else difference * difference
+            share = (continuous_action[k] - world.action_middle[k]) / world.action_half_range[k]
+            target_share = min(max(scratch[output_row, k], f32(-1)), f32(1))
+            difference = min(max(share, f32(-1)), f32(1)) - target_share
+            distance += abs(difference) if world.reward_form == _ABSOLUTE else difference * difference
     else:
         distance = f32(0) if argmax(scratch[output_row], world.actions) == action else f32(2)
     distance /= f32(world.actions)
-    return f32(math.exp(f32(-4) * distance)) if world.form == _EXPONENTIAL else -distance
+    return f32(math.exp(f32(-4) * distance)) if world.reward_form == _EXPONENTIAL else -distance
 
 
 @exact_inlined
@@ -420,7 +431,7 @@ def _run_network(net, world, m, state, action, continuous_action, scratch):
         inputs[k] = continuous_action[k] if len(continuous_action) else np.float32(k == action)
     for k in range(world.obs_size):
         inputs[world.actions + k] = np.float32(state[k])
-    return single(net, world.flat[m], scratch, 0)
+    return single(net, world.net_parameters[m], scratch, 0)
 
 
 @exact_inlined
@@ -428,13 +439,13 @@ def network_step(world, m, state, action, continuous_action, scratch):
     """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
     output of the done network, and replace ``state`` by the next state. In a bandit it does not change, and done is
     1."""
-    reward_row = _run_network(world.reward, world, m, state, action, continuous_action, scratch)
+    reward_row = _run_network(world.reward_net, world, m, state, action, continuous_action, scratch)
     reward = scratch[reward_row, 0]
     if world.bandit:
         return reward, np.float32(1)
-    done_row = _run_network(world.done, world, m, state, action, continuous_action, scratch)
+    done_row = _run_network(world.done_net, world, m, state, action, continuous_action, scratch)
     done = scratch[done_row, 0]
-    state_row = _run_network(world.state, world, m, state, action, continuous_action, scratch)
+    state_row = _run_network(world.state_net, world, m, state, action, continuous_action, scratch)
     for k in range(world.obs_size):
         state[k] = scratch[state_row, k]
     return reward, done
@@ -457,7 +468,7 @@ def phi_value(world, m, state, obs, scratch):
     if len(world.obs_spread):
         for i in range(world.obs_size):
             x[i] /= world.obs_spread[i]
-    output_row = single(world.phi, world.phi_parameters[m], scratch, 0)
+    output_row = single(world.phi_net, world.phi_parameters[m], scratch, 0)
     return scratch[output_row, 0] * world.phi_scale[m]
 
 
@@ -479,7 +490,7 @@ def advance(world, m, state, action, continuous_action, obs, scratch, previous_p
     elif world.kind == ACROBOT:
         ends = _acrobot_step(state, action)
         reward = f32(0) if ends else f32(-1)
-    elif world.kind == LEARNED and world.form:  # a bandit with a target
+    elif world.kind == LEARNED and world.reward_form:  # a bandit with a target
         reward, ends = target_reward(world, m, state, action, continuous_action, scratch), True
     elif world.kind == LEARNED:
         reward, raw_done = network_step(world, m, state, action, continuous_action, scratch)

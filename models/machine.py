@@ -22,7 +22,6 @@ import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
@@ -44,6 +43,7 @@ EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 INLINE: dict[str, Any] = {"forceinline": True}
 # Without the wrappers that let Python and C call a function, compiling takes about a sixth less time.
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+EXACT_INLINED: Any = EXACT | INNER | INLINE
 # Sums may be reordered, to use vector instructions. NaN and infinities are preserved: they mark diverged members.
 FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 
@@ -134,7 +134,7 @@ def exact(function: F) -> F:
 def exact_inlined(function: F) -> F:
     """Compile like `exact` and inline into the caller. For a short function, passing a large named tuple (`World`,
     `Members`) takes longer than the work itself."""
-    return _compile(function, EXACT | INNER | INLINE)
+    return _compile(function, EXACT_INLINED)
 
 
 def compiled(function: F) -> F:
@@ -172,19 +172,3 @@ def _compile(function: F, options: dict[str, Any]) -> F:
         return dispatcher  # type: ignore[no-any-return]
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = saved_settings
-
-
-def type_predicate(kind: type) -> Any:
-    """Return a function that compiled code can call to test whether an argument is of the named tuple class ``kind``.
-    The result is a constant at compile time, so that branches for other classes are not compiled."""
-
-    def predicate(x: Any) -> None: ...  # a name for compiled code, which calls the implementation below
-
-    options: Any = EXACT | INNER | INLINE
-
-    @overload(predicate, jit_options=options)
-    def implementation(x):  # type: ignore[no-untyped-def]
-        """Return the implementation for an argument of the Numba type ``x``: a function whose result is constant."""
-        return (lambda x: True) if x.instance_class is kind else (lambda x: False)
-
-    return predicate

@@ -37,7 +37,7 @@ from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete import compiled as td3_discrete
 from models.contract import AgentPolicy, InnerAgent, Policy
-from models.machine import EXACT, INLINE, INNER, Array, kernel
+from models.machine import EXACT_INLINED, FAST, INNER, Array, kernel
 from models.streams import Streams
 
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
@@ -101,11 +101,11 @@ def _implement(stub: Any, implementation: Any, first_type: type, jit_options: An
 
 
 for _kind in KINDS.values():
-    _inline = EXACT | INNER | INLINE
-    _implement(choose, _kind.choose, _kind.Members, _inline)
-    _implement(remember, _kind.remember, _kind.Members, _inline)
-    _implement(improve, _kind.improve, _kind.Members, _kind.IMPROVES | INNER)
-    _implement(decide, _kind.decide, _kind.Player, _inline)
+    _implement(choose, _kind.choose, _kind.Members, EXACT_INLINED)
+    _implement(remember, _kind.remember, _kind.Members, EXACT_INLINED)
+    # Updates of tables are short, and equal torch's to the bit.
+    _implement(improve, _kind.improve, _kind.Members, EXACT_INLINED if _kind is tabular else FAST | INNER)
+    _implement(decide, _kind.decide, _kind.Player, EXACT_INLINED)
 
 
 class Block(NamedTuple):

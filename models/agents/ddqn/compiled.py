@@ -14,12 +14,10 @@ from models import compiled as nets
 from models.agents.ddqn.agent import Agent, DuelingQNetwork
 from models.compiled import Layers, Learner, Net, Replay
 from models.contract import AgentPolicy
-from models.machine import FAST, Array, compiled, exact_inlined
+from models.machine import Array, compiled, exact_inlined
 from models.mlp import MLP
 from models.tiles import ZERO, copy, total
 from models.vectors import LANES, load, store, where_less, zeros
-
-IMPROVES = FAST  # how `improve` is compiled
 
 
 class QNetwork(NamedTuple):

@@ -13,9 +13,8 @@ import torch
 from models import compiled as nets
 from models.agents.ppo.agent import Agent
 from models.contract import AgentPolicy
-from models.machine import FAST, Array, compiled
+from models.machine import Array, compiled
 
-IMPROVES = FAST  # how `improve` is compiled
 Player, decide = nets.Player, nets.decide
 # Positions in ``statistics``, in the order of the names in `Agent.logged`.
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, EXPLAINED_VARIANCE, GRAD_NORM = range(7)

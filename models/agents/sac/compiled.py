@@ -16,10 +16,9 @@ from models.agents.sac.agent import Agent as Agent
 from models.compiled import Replay, backward, clip, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
-from models.machine import FAST, Array, compiled, exact_inlined
+from models.machine import Array, compiled, exact_inlined
 from models.tiles import copy
 
-IMPROVES = FAST  # how `improve` is compiled
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
 _MIN_LOG_STD, _MAX_LOG_STD = np.float32(LOG_STD_BOUNDS[0]), np.float32(LOG_STD_BOUNDS[1])

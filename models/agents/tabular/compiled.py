@@ -14,10 +14,9 @@ import torch
 from models.agents.tabular.agent import Agent
 from models.compiled import argmax, epsilon, make_record
 from models.contract import AgentPolicy
-from models.machine import EXACT, INLINE, Array, compiled, exact
+from models.machine import Array, compiled, exact
 
 MAX, REDRAWN, EXECUTED = range(3)  # in the order of the choices of the setting ``backup``
-IMPROVES = EXACT | INLINE  # how `improve` is compiled
 
 
 class Members(NamedTuple):

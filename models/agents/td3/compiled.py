@@ -13,9 +13,8 @@ from models import compiled_critics as critics
 from models.agents.td3.agent import Agent as Agent
 from models.compiled import Replay, clip
 from models.compiled_critics import ONE, ActorCritic
-from models.machine import FAST, Array, compiled, exact_inlined
+from models.machine import Array, compiled, exact_inlined
 
-IMPROVES = FAST  # how `improve` is compiled
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
 

@@ -15,9 +15,8 @@ from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
 from models.agents.td3_discrete.agent import Agent as Agent
 from models.compiled import Replay, better, clip, nan_to_zero, outputs_row
 from models.compiled_critics import ONE, ActorCritic
-from models.machine import FAST, Array, compiled
+from models.machine import Array, compiled
 
-IMPROVES = FAST  # how `improve` is compiled
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
 _FIXED, _ANNEALED, _LEARNED = range(3)  # in the order of the choices of the setting ``gumbel_temperature``
