@@ -8,7 +8,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 from torch import Tensor
 
 from envs.base import Environment
@@ -25,7 +24,7 @@ from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
 from models.compiled import NO_NET, Net, argmax, make_net, single
-from models.machine import EXACT_INLINED, Array, exact, exact_inlined
+from models.machine import Array, exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.config import FORMS
 
@@ -96,15 +95,7 @@ class Map(World):
     functions leave out all other code (`is_map`)."""
 
 
-def is_map(world):  # type: ignore[no-untyped-def]
-    """Return whether ``world`` is a `Map`. Only compiled code can call it: `_is_map` has the implementation."""
-
-
-@overload(is_map, jit_options=EXACT_INLINED)
-def _is_map(world):  # type: ignore[no-untyped-def]
-    """Return a function with a constant result for the Numba type of ``world``. So branches for the other class are not
-    compiled."""
-    return (lambda world: True) if world.instance_class is Map else (lambda world: False)
+is_map = type_predicate(Map)
 
 
 def _kind(real: Environment) -> int | None:

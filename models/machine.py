@@ -22,6 +22,7 @@ import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
@@ -172,3 +173,17 @@ def _compile(function: F, options: dict[str, Any]) -> F:
         return dispatcher  # type: ignore[no-any-return]
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = saved_settings
+
+
+def type_predicate(kind: type) -> Any:
+    """Return a function that compiled code can call to test whether an argument is of the named tuple class ``kind``.
+    The result is a constant at compile time, so that branches for other classes are not compiled."""
+
+    def predicate(x: Any) -> None: ...  # a name for compiled code, which calls the implementation below
+
+    @overload(predicate, jit_options=EXACT_INLINED)
+    def implementation(x):  # type: ignore[no-untyped-def]
+        """Return the implementation for an argument of the Numba type ``x``: a function whose result is constant."""
+        return (lambda x: True) if x.instance_class is kind else (lambda x: False)
+
+    return predicate
