@@ -138,8 +138,9 @@ class Acrobot(Dynamics):
 
 
 def _acrobot_rates(state: Tensor, torque: Tensor) -> Tensor:
-    """Return the time derivatives ``[..., 4]`` of the state under the torque ``[...]``. d1, d2, phi1 and phi2 are the
-    book's, with the masses, lengths and moments inserted, and with cos(x - pi/2) = sin(x)."""
+    """Return the time derivatives ``[..., 4]`` of the state under the torque ``[...]``. The names d1,
+    d2, phi1 and phi2 are of Sutton & Barto's book. Masses, lengths and moments are inserted, and cos(x - pi/2) is
+    sin(x)."""
     first, second, speed1, speed2 = state.unbind(-1)
     cos, half_sin = second.cos(), second.sin() * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25

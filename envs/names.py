@@ -324,7 +324,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
         changes = {name: value for name, value in changes.items() if value != parameters[name]}
     elif game.takes_arguments and changes:
         game = replace(game, max_return=None)
-    else:  # without arguments there are no values
+    else:  # there is nothing to change
         return game
     name = game.name
     for parameter, value in changes.items():

@@ -117,8 +117,8 @@ class Stages(BaseStages):
         return bool(self.parameters.num_table_rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError if the range of observations is unknown and a table without a target needs it, or if
-        initial states are cells, but observations are not."""
+        """Raise SettingError if initial states are cells, but observations are not one-hot. Also raise it if a table of
+        initial states needs the range of observations, which is unknown, and no target network takes its place."""
         if self.parameters.has_cells and not self.spaces.one_hot:
             line = f"first_states is 'cells', but observations of {self.game} are no cells"
             raise SettingError(f"{line}; allowed: latent, table", "first_states")

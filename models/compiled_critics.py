@@ -187,6 +187,7 @@ def update_critics(ac, work, m):
         # The discount is 0 after a termination.
         reward, discount = work.sample[reward_at, column], work.sample[reward_at + 1, column]
         td_target[column] = reward + ac.discount * discount * next_value
+    # The first rows of the minibatch, observations and actions, are the inputs of the critics.
     copy(work.sample, 0, work.critic1.acts[0], 0, pair_size)
     copy(work.sample, 0, work.critic2.acts[0], 0, pair_size)
     params, grad = ac.learner.flat_parameters[m], work.grad

@@ -100,8 +100,8 @@ class ReplayBuffer:
         return self._split({dtype: table[: self.size] for dtype, table in self._tables.items()})
 
     def _split(self, rows: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
-        """Split ``rows [I, J, width]`` of each table into columns, ``{name: [I, J, ...]}``. Columns of numbers are
-        copies, other columns views."""
+        """Split ``rows [I, J, width]`` of each table into columns, ``{name: [I, J, ...]}``. Columns with one number
+        in a row are copies, other columns views."""
         columns = {}
         for dtype, names in self._names.items():
             for name, part in zip(names, rows[dtype].split(self._widths[dtype], -1), strict=True):

@@ -142,7 +142,7 @@ def layer_forward(layer, params, x, y, preacts, column, activation, leak):
         row2, row3, row4 = min(row + 1, last), min(row + 2, last), min(row + 3, last)
         first = layer.weight + row * out_stride  # position of the first weight of this row
         if last - row > 1:  # at least three rows are left
-            offsets = out_stride, 2 * out_stride, (row4 - row) * out_stride
+            offsets = out_stride, 2 * out_stride, (row4 - row) * out_stride  # row4 may be row3
             sum1, sum2, sum3, sum4 = _four_rows(x, column, params, first, offsets, num_in, in_stride)
             _write_outputs(sum3, layer, params, y, preacts, row3, column, activation, leak)
             _write_outputs(sum4, layer, params, y, preacts, row4, column, activation, leak)

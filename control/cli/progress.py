@@ -87,8 +87,8 @@ class Meter:
         progress = fraction - self._first_fraction
         if progress < _LEAST_FRACTION:
             return "?"
-        seconds_per_work = (self.seconds() - self._started) / progress  # of the whole work
-        return str(tqdm.format_interval(seconds_per_work * (1 - fraction)))
+        total_seconds = (self.seconds() - self._started) / progress  # of the whole work, at the speed since `restart`
+        return str(tqdm.format_interval(total_seconds * (1 - fraction)))
 
     def show(self, fraction: float, label: str) -> None:
         """Show the finished ``fraction`` of the work that ``label`` describes, if the last bar or line is old enough.

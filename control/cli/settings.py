@@ -114,8 +114,8 @@ class Settings:
         return typed_values
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
-        """Return a copy with ``values`` (setting -> value), whose types and ranges are right. Names that no config has
-        are ignored. Raises SettingError for a search with different values of target_return and solved_reward."""
+        """Return a copy with ``values`` (setting -> value), which `convert` has checked. Names that no config has are
+        ignored. Raises SettingError for a search with different values of target_return and solved_reward."""
         remaining = dict(values)
         if self.proxy is not None and remaining.get("target_return") is not None:
             # ``target_return`` of a search is another name for ``solved_reward``, and by default also ends the search.

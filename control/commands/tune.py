@@ -319,12 +319,12 @@ def _listener(search: Search) -> Any:
             search.end(_trial_number(trial))
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            search.start(_trial_number(trial), trial.config)
+            search.start(_trial_number(trial), trial.config)  # if it has not started
             text = Path(trial.error_file).read_text(encoding="utf-8")
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             # A traceback ends with the class and the message of the exception.
-            _, failed, problem = lines[-1].partition("TrialFailed: ")
-            if failed:
+            _, separator, problem = lines[-1].partition("TrialFailed: ")
+            if separator:
                 search.end(_trial_number(trial), problem)
             else:  # the process was killed; the trial may succeed when the search is resumed
                 reason = ": ".join(["its process ended", *lines[1:2]])  # Ray's reason is in the second line, if any

@@ -286,9 +286,10 @@ class StopWhenFlat(EarlyStopping):
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
             reaches_max = best < self.max_return <= score  # for the first time
             # `EarlyStopping` counts a return as better if it exceeds the best one by more than this.
-            self.min_delta = 0.0 if reaches_max else _CLEARLY_BETTER * max(0.0, best - self.baseline)
+            gain = max(0.0, best - self.baseline)
+            self.min_delta = 0.0 if reaches_max else _CLEARLY_BETTER * gain
             training_return = float(trainer.callback_metrics.get(TRAINING, math.nan))
-            if training_return < self.baseline and best < self.max_return:
+            if training_return < self.baseline and best < self.max_return:  # the agent has not begun to learn
                 self.wait_count = 0
             super().on_train_epoch_end(trainer, module)
             if reaches_max:

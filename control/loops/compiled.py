@@ -94,7 +94,7 @@ def _implement(stub: Any, implementation: Any, first_type: type, jit_options: An
     """Let compiled code call ``implementation`` in place of ``stub`` if the first argument is a ``first_type``."""
 
     def find(first_argument: Any, *arguments: Any) -> Any:
-        """Return the function for arguments of these Numba types, or None if it is another kind's."""
+        """Return ``implementation`` if the first of these Numba types is ``first_type``, else None."""
         return implementation if first_argument.instance_class is first_type else None
 
     overload(stub, jit_options=jit_options, strict=False)(find)  # not strict: `find` has other names of arguments
@@ -453,7 +453,8 @@ class CompiledLoop(MachineCode):
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
         block = Block(**arrays, pause=pause)
         members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
-        tests = TestArrays(np.full(steps, -1)) if self.tests is None else self.tests.take_due(loop.steps, steps)
+        no_tests = TestArrays(np.full(steps, -1))  # -1: no test after this step
+        tests = no_tests if self.tests is None else self.tests.take_due(loop.steps, steps)
         if not self._memories:
             self._prepare(loop, members, tests)
         player, world, test_world = self._player, self._world, self._test_world
@@ -468,7 +469,7 @@ class CompiledLoop(MachineCode):
             if not pause:
                 break  # all members have made all steps
             indices = tensors["done"].nonzero(as_tuple=True)
-            ended_members, ended_steps, _ = indices  # [N] each
+            ended_members, ended_steps, ended_envs = indices  # [N] each
             if len(ended_members):
                 returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
                 tensors["done"].zero_()  # so that these episodes are not yielded again

@@ -193,11 +193,11 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Average rewards in bins of one number of the state.
+    """Average rewards in bins of one component of the state.
 
     :param reward: rewards ``[K, N]`` of K actions in N states.
-    :param values: the number of the state, ``[N]``.
-    :return: the edges ``[_REWARD_BINS + 1]`` of the bins, which leave out 0.5 % of the values at both ends, and the
+    :param values: one component of these states, ``[N]``.
+    :return: the edges ``[_REWARD_BINS + 1]`` of the bins, which leave out 0.5 % of the values at each end, and the
         mean rewards ``[K, _REWARD_BINS]``, NaN for an empty bin.
     """
     low, high = float(values.quantile(0.005)), float(values.quantile(0.995))

@@ -171,7 +171,7 @@ class Agent(EpisodeAgent):
         of `_command_fields`."""
         if self.config.desire_rank:
             column = self.commands.column["rank"]
-            command[column] = self.rank(obs, command[column])  # instead of returns-to-go (`_command_fields`)
+            command[column] = self.rank(obs, command[column])  # replaces the returns-to-go, its inputs
         outputs = self(obs, torch.stack(command, dim=-1))
         self._outputs = outputs.detach()
         if self.is_discrete:

@@ -234,7 +234,8 @@ class Commands(nn.Module):
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Set ``scale [M, C]``: the setting of the user if there is one, otherwise `SCALED_LIMIT` / reach."""
+        """Set ``scale [M, C]`` of the commands. It is the setting ``horizon_scale`` or ``reward_scale``, if that is
+        set. Otherwise it is `SCALED_LIMIT` / reach: the largest absolute value so far, 1 for ranks."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale

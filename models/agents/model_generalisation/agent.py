@@ -179,7 +179,8 @@ class Agent(StepAgent):
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Fit the model to a batch, then update the action values. Return the losses of the model by name, and the
-        ``loss`` of the action values, ``{name: [M]}``."""
+        ``loss`` of the action values, ``{name: [M]}``. The random numbers "rows" select the batch, and "starts", if the
+        agent has them, another batch, in which the action values are updated."""
         batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, random_numbers.get("fit"))

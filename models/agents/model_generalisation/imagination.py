@@ -225,7 +225,7 @@ class _LearnedModel(Imagination):
             "obs": config.obs_prediction_weight,
             "kl": config.KL_prior_weight,
             "kl_posterior": config.KL_posterior_weight,
-            "kl_base": config.posterior_entropy_weight,
+            "kl_base": config.posterior_entropy_weight,  # a constant minus the entropy
         }
 
     def named_network(self, name: str, inputs: int, outputs: int) -> MlpNetwork:

@@ -224,7 +224,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.num_actions = spaces.actions.n
-        self.policy_outputs_value = config.shared_trunk  # this setting is about hidden layers, not about ``trunk``
+        self.policy_outputs_value = config.shared_trunk  # of hidden layers; convolutions, ``trunk``, are always shared
         self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
         outputs = self.num_actions + (1 if self.policy_outputs_value else 0)
         self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)

@@ -96,7 +96,7 @@ class Config(Intrinsic):
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    # A single update per rollout; ``vary_hp`` may sample a smaller batch_size.
+    # A batch holds all steps of a rollout. This is unknown with ``vary_hp``, which may sample a smaller batch_size.
     full_batch = config.batch_size >= config.num_envs * config.rollout_steps and not config.vary_hp
     reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
     clips = ("clip_range", "clip_range_vf", "target_kl")

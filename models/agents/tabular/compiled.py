@@ -160,7 +160,7 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
-    work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount
+    work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount  # setting ``truncation_ends``
     work.done[e] = done
 
 
