@@ -137,6 +137,7 @@ LINES = [
     "--implementation RCP-R --hidden_sizes 8 4 --exp_name 'a b' --command.return -3 --seed 3",
     "--implementation SE --gamename acrobot --proxy bandit --no_mirrored --test_limit 20 --vary lr batch_size",
     "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
+    "--implementation SE --gamename cartpole --agent PPO,DDQN --preset broad",
     "--preset ranks --rank_max 0.9",
     "--implementation ER --preset panflute_low --num_pipes 3 --time_limit 7 --no_record",
     "--implementation DDQN --total_steps 900",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command
-from control.cli.settings import COMMAND, RETURN_COMMANDS, RunConfig, Settings, defaults_for
+from control.cli.settings import COMMAND, RETURN_COMMANDS, RunConfig, Settings, agents_of, defaults_for
 from models.mixture import shared_settings
 from models.registry import families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, closest, kinds, names_with
@@ -79,7 +79,9 @@ def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) 
     choices = {name: values[name] for name in deciding_flags if name in values}
     all_flags = {**flags(implementation, game, choices), **deciding_flags}
     choices.pop("agent", None)  # the default agents are the agents of the preset, not the agents in ``values``
-    return {**all_flags, "agent": flags(implementation, game, choices)["agent"]}
+    # Not the flag of `flags`: a preset such as "broad" has no settings for its default agent alone.
+    all_flags["agent"] = replace(all_flags["agent"], default=agents_of(implementation, game, choices))
+    return all_flags
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
