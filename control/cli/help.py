@@ -194,18 +194,19 @@ def _training_page(valid_flags: Flags, choices: Mapping[str, str], families: Seq
         listed = [flag for flag in listed if not flag.command and flag.owner is not None]
         listed = [flag for flag in listed if flag.meta["usual"] and flag.name not in notes]
     implementation = choices["implementation"]
-    parts = [f"usage: python trainer.py --implementation {implementation} [--name value ...]\n"]
+    game = choices["gamename"]
+    defaults = f"Defaults are those with --gamename {game}; add another --gamename to see its defaults."
+    parts = [f"usage: python trainer.py --implementation {implementation} [--name value ...]\n", _wrap(defaults), ""]
     parts += [*_groups(listed, implementation, notes, families if full else None), _wrap(SYNTAX)]
-    defaults = f"Defaults are those with --gamename {choices['gamename']}."
     if full:
         # Explains tags such as [C] in the entries. A paragraph of the family's text begins with "Sources: ".
         sources = re.search(r"^Sources: .+?(?=\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
-        parts += ["", _wrap(f"{defaults} {sources[0]}" if sources else defaults), ""]
+        parts += ["", _wrap(sources[0]) if sources else "", ""]
         return "\n".join([*parts, *_names()]).rstrip()
     hidden = len(valid_flags) - len(listed)
     line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this choice; "
     line += f"--implementation {implementation} --help all lists them, and --help WORD finds them, with ranges."
-    return "\n".join([*parts, "", _wrap(defaults), "", _wrap(line)])
+    return "\n".join([*parts, "", _wrap(line)])
 
 
 def _width() -> int:
