@@ -135,6 +135,7 @@ def test_keywords_equal_flags(values: dict[str, Any], words: str) -> None:
 LINES = [
     "",
     "--implementation RCP-R --hidden_sizes 8 4 --exp_name 'a b' --command.return -3 --seed 3",
+    "--implementation SE --gamename pendulum --proxy bandit --test_limit 50",
     "--implementation SE --gamename acrobot --proxy bandit --no_mirrored --test_limit 20 --vary lr batch_size",
     "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
     "--implementation SE --gamename cartpole --agent PPO,DDQN --preset broad",
@@ -159,7 +160,7 @@ def test_command_line_round_trip(words: str) -> None:
     python, script, *line = shlex.split(command_line(settings))
     assert (python, script) == ("python", "trainer.py")
     assert dataclasses.replace(parse(line), explicit_names=settings.explicit_names) == settings
-    assert " null" not in " ".join(line)
+    assert " null" not in " ".join(line).replace("--solved_reward null", "")  # a default that --test_limit changes
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
 
 
@@ -232,3 +233,11 @@ def test_value_just_outside_its_range_is_refused(name: str) -> None:
 def test_bounds_are_allowed() -> None:
     settings = settings_from(implementation="CPG", lr=1e9, reward_scale=1e-30, seed=2**62, max_episodes=10**9)
     assert settings.agent.lr == 1e9 and settings.agent.reward_scale == 1e-30
+
+
+def test_a_shorter_test_has_no_return_that_solves_the_game() -> None:
+    """Each step of these games costs, so any policy might reach the return of whole episodes."""
+    words = "--implementation SE --gamename pendulum --proxy bandit"
+    limited, given = f"{words} --test_limit 50", f"{words} --test_limit 50 --solved_reward -60"
+    values = [parse(line.split()).value("solved_reward") for line in (words, limited, given)]
+    assert values == [-300.0, None, -60.0]

@@ -173,7 +173,8 @@ def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: py
     kinds = [f"{name} on the {place}" for place in ("bandit", "task") for name in ("QLearning", "SARSA")]
     assert status == 0 and parts == [kinds[0], kinds[1], *kinds[1:]]
     resumed = json.loads((folder / learn.RESULTS).read_text())["exam"]
-    assert not (folder / learn_stages._EXAM_PARTS).exists()
+    assert not (folder / learn_stages.EXAM_PARTS).exists()
+    assert resumed["cpu_seconds"] >= 0 and resumed["text"].startswith("QLearning 1.0")
     status, folder = learned(tmp_path / "uninterrupted", *words)
     uninterrupted = json.loads((folder / learn.RESULTS).read_text())["exam"]
     results = [{name: exam[name] for name in ("agents", "real", "real_steps")} for exam in (resumed, uninterrupted)]
@@ -405,3 +406,9 @@ def test_a_teacher_trains_until_its_returns_are_flat() -> None:
     noisy_returns = [50.0] * 10 + [101.0] * 20  # below the baseline in ten epochs
     assert len(train_until_flat([400.0] * 30, noisy_returns)) == 17
     assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]
+
+
+def test_a_search_is_no_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trainer.main(["--learn", "cartpole", "--implementation", "SE", "--logdir", str(tmp_path)]) == 2
+    assert "implementation is 'SE', which learns a proxy; allowed" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

@@ -122,7 +122,7 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
     assert "Returns at the end of training; evaluation: greedy; solved from: 200 " in page.text
     assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 77.0 40,000 2 min 0 s" in page.text
-    assert "At the end of training not solved by RCP-R, UDRL. Returns: 75.5 of RCP-R, 75.5 of UDRL." in page.text
+    assert "At the end of training: not solved by RCP-R, UDRL. Returns: 75.5 of RCP-R, 75.5 of UDRL." in page.text
     assert "RCP-R, seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
     headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores")]
     assert headings == sorted(headings) and headings[0] > 0
@@ -216,7 +216,7 @@ def test_page_of_many_groups_counts_the_solved(logdir: Path, tmp_path: Path) -> 
     for number, name in enumerate(("PPO", "A2C", "DDQN", "SAC", "UDRL")):
         write_run(logdir, name, numbers(50.0 * number), epochs=10)  # the last is 50 * number + 10 + 25 + 1
     text = make_page(logdir, out=tmp_path / "page.html").text
-    assert "At the end of training solved by 1 of 5; not solved by 4 of 5. Highest return: 236.0 of UDRL. " in text
+    assert "At the end of training: solved by 1 of 5; not solved by 4 of 5. Highest return: 236.0 of UDRL. " in text
 
 
 def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:

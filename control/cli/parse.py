@@ -109,7 +109,7 @@ def _settings_from_words(
         def current_value(name: str) -> Any:
             """Return the value of a setting in the file, or else the default. It is needed for aliases that change a
             part of the setting, such as a width of ``hidden_sizes``."""
-            if defaults.agent is None:  # --eval_agent: the value is in the checkpoint, which is not yet read
+            if defaults.evaluates_agent:  # the value is in the checkpoint, which is not yet read
                 return None
             flag = valid_flags[name]
             return read_value(flag, file_words[name]) if name in file_words else flag.default
@@ -216,7 +216,9 @@ def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
         run = RunConfig(implementation=implementation, gamename=game.name)
         return Settings(run, agent=None), options.flags_of_all(game.name)
     # Other settings on which defaults depend, such as ``preset``.
-    deciding_names = {"agent", *names_with(family(implementation).config, "chooses")}
+    deciding_names = names_with(family(implementation).config, "chooses")
+    if family(implementation).learns_from == "evolution":
+        deciding_names.add("agent")
     deciding_values = {name: one_word(name, words[name]) for name in deciding_names if name in words}
     defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
     return defaults, options.flags_of_settings(defaults)
@@ -251,8 +253,8 @@ def _translate_file(
 ) -> dict[str, list[Any]]:
     """Return the words of a file by names of settings, without settings that only flags may set, and settings that the
     command does not use. Raises SettingError if a flag changes the implementation or the preset of the file, because
-    its other values are for these."""
-    evaluates_agent = defaults.agent is None  # its implementation and preset are in the checkpoint
+    its other values are for these, and for a setting that only flags may set."""
+    evaluates_agent = defaults.evaluates_agent  # its implementation and preset are in the checkpoint
     wrong = []
     for name in () if evaluates_agent else ("implementation", "preset"):
         flag_text, file_text = _text_of(name, flag_words), _text_of(name, file_words)
@@ -311,7 +313,7 @@ def _read(
     There is an error for every unknown name, whose message begins with ``prefix``, and for every value that cannot be
     read or is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here.
     """
-    evaluates_agent = defaults.agent is None
+    evaluates_agent = defaults.evaluates_agent
     values: dict[str, Any] = {}
     errors: list[SettingError] = []
     for name, value_words in words.items():
@@ -341,7 +343,7 @@ def _build_settings(
     """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
     become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
     Raises SettingError for values that conflict or have no effect."""
-    evaluates_agent = defaults.agent is None
+    evaluates_agent = defaults.evaluates_agent
     game = defaults.run.gamename
     # With ``--eval_agent`` alone, parameters are of the checkpoint's environment, which is not yet known.
     if not evaluates_agent or "gamename" in values:

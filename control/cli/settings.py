@@ -47,6 +47,11 @@ class Settings:
     subcommand: Any = None  # settings of a command other than training (`control.cli.run_settings.COMMANDS`), or None
 
     @property
+    def evaluates_agent(self) -> bool:
+        """Whether the command is ``--eval_agent``, whose checkpoint has the settings of the agent."""
+        return self.agent is None
+
+    @property
     def configs(self) -> list[Any]:
         """The configs of the run, the command, the proxy and the agent, in this order, without those that are None."""
         return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]

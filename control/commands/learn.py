@@ -21,6 +21,7 @@ from control.cli.files import read_json
 from control.cli.progress import time_in_words
 from control.cli.settings import Settings
 from control.commands.learn_stages import (
+    EXAM_PARTS,
     JUDGING_EPISODES,
     REAL_AGENTS,
     REQUIRED,
@@ -42,6 +43,7 @@ from control.storage import run_dir
 from control.storage.run_dir import BANDIT
 from envs.make import spaces_of
 from models.proxies.search import load_presets
+from models.registry import family
 from models.settings import SettingError, rename_setting
 from models.spaces import Discrete
 
@@ -124,6 +126,11 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
         raise SettingError(
             f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
         )
+    if family(settings.run.implementation).learns_from == "evolution":
+        line = (
+            f"implementation is {settings.run.implementation!r}, which learns a proxy; allowed with --learn: an agent"
+        )
+        raise SettingError(line, "implementation")
     if settings.subcommand.teacher is not None:
         try:
             teacher(settings.subcommand.teacher, run.gamename, spaces)  # checks the policy
@@ -172,12 +179,13 @@ def _run_stages(task: Task) -> bool:
             started, cpu_started = time.perf_counter(), time.process_time()
             task.stage = f"{number}/{len(names)} {name}"
             result = STAGES[name](task)
-            result["seconds"] = round(time.perf_counter() - started, 2)
-            result["cpu_seconds"] = round(time.process_time() - cpu_started, 2)
+            result["seconds"] = round(result.get("seconds", 0) + time.perf_counter() - started, 2)
+            result["cpu_seconds"] = round(result.get("cpu_seconds", 0) + time.process_time() - cpu_started, 2)
             result["text"] = stage_text(name, result)
             task.results[name] = result
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
+            (task.folder / EXAM_PARTS).unlink(missing_ok=True)
         if task.results[name].get("failed"):
             failures.add(name)
         if verbose:
@@ -185,7 +193,8 @@ def _run_stages(task: Task) -> bool:
             if name != only:  # the page has the details
                 text, *_ = text.split("; ")
             # The width is of the longest name, "teacher", and two blanks.
-            time_left = _time_left(task, names) if is_new and name not in failures else ""
+            next_is_new = any(later not in task.results for later in names[number : number + 1])
+            time_left = _time_left(task, names) if (is_new or next_is_new) and name not in failures else ""
             print_named(name, f"{text}{time_left}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():

@@ -68,7 +68,7 @@ _ENTROPY_BONUS = 0.01  # of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
-_EXAM_PARTS = "exam_parts.json"  # results of the finished parts of an exam, for ``--resume``
+EXAM_PARTS = "exam_parts.json"  # results of the finished parts of an exam, for ``--resume``
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 REAL_AGENTS = 4  # agents of the exam that train on the task itself
@@ -235,8 +235,9 @@ def _train_teacher(task: Task) -> dict[str, Any]:
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
     patience = math.ceil(_PATIENCE * num_evaluations)  # evaluations without a better one, which end the training
-    if settings.run.implementation == "QLearning" and task.score("probe", "constant").error > 0:
-        patience = num_evaluations  # noise hides that a table still improves, because its learning rate falls
+    if settings.run.implementation == "QLearning" and (task.score("probe", "constant").error > 0 or _starts_vary(task)):
+        # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
+        patience = num_evaluations
     with task.progress() as watch:
         callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
         folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
@@ -254,6 +255,14 @@ def _train_teacher(task: Task) -> dict[str, Any]:
     }
     run_folder = str(folder.relative_to(task.folder))
     return {"implementation": settings.run.implementation, **steps, "run": run_folder}
+
+
+def _starts_vary(task: Task) -> bool:
+    """Return whether some of 16 episodes begin with different observations."""
+    streams = Streams([derive_seed(task.seed, "starts")])
+    with contextlib.closing(make_environment(task.game, 1, 16)) as real:
+        obs = real.reset(streams.episode_seeds(16))  # [1, 16, *O]
+    return bool((obs != obs[:, :1]).any())
 
 
 def _make_bandit(task: Task) -> dict[str, Any]:
@@ -316,15 +325,20 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
     trainings += [(name, True) for name in learners_on_task(task)]
     agents: dict[str, Score] = {}  # implementation -> score of the agents on the bandit
     real: dict[str, Score] = {}  # implementation -> score of the agents on the task
-    path = task.folder / _EXAM_PARTS
-    parts: dict[str, Any] = dict(read_json(path)) if path.exists() else {}  # of an interrupted command
+    path = task.folder / EXAM_PARTS
+    parts: dict[str, Any] = {}  # also of an interrupted command
+    with contextlib.suppress(OSError, ValueError):  # without a valid file, all parts are trained
+        parts = dict(read_json(path))
+    earlier = {name: sum(part[name] for part in parts.values()) for name in ("seconds", "cpu_seconds")}
     for name, on_task in trainings:
         part = f"{name} on the {'task' if on_task else 'bandit'}"
         if part not in parts:
+            started, cpu_started = time.perf_counter(), time.process_time()
             parts[part] = _train_and_test(task, proxy, name, on_task, part)
+            parts[part]["seconds"] = time.perf_counter() - started
+            parts[part]["cpu_seconds"] = time.process_time() - cpu_started
             run_dir.atomic_write_text(path, json.dumps(parts))
         (real if on_task else agents)[name] = Score(**parts[part]["score"])
-    path.unlink()
     teacher_score = task.score("teacher", "score")
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
@@ -336,6 +350,7 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
         "real_steps": sum(part["real_steps"] for part in parts.values()),
         "failed": not verdict["passed"],
         "verdict": verdict,
+        **earlier,  # the time of this command is added to it
     }
 
 

@@ -156,7 +156,7 @@ def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
     sentences = []
     if parts:
         verdicts = "; ".join(parts)
-        sentences.append(f"At the end of training {verdicts}.")
+        sentences.append(f"At the end of training: {verdicts}.")
     results = [f"{number_text(group.result['mean'])} of {group.label}" for group in ranked]
     end = "" if sentences else " at the end of training"
     if has_few:

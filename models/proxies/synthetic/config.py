@@ -200,8 +200,10 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         if starts_from_policy:
             defaults["deploy_steps"] = tables["presets"]["bandit"]["clone"]["inner_steps"]
     defaults |= tables["games"][proxy].get(preset, {}).get(tuned_game, {})
-    solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
-    if solved_reward is None:
+    default_reward: Any = defaults.get("solved_reward")
+    if proxy == "bandit" and values.get("test_limit") is not None and default_reward is not None and default_reward < 0:
+        defaults["solved_reward"] = None  # steps have a price, so in shorter episodes any policy might reach it
+    if values.get("solved_reward", defaults.get("solved_reward")) is None:
         defaults["quit_when_solved"] = False
     if preset == "broad" and len(agents) > 1:
         defaults["generations"] = 80  # twice the preset's 40, because each generation has two kinds of agents

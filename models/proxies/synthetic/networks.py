@@ -313,8 +313,8 @@ def unscale_states(scaled_states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor
 class ScaledPolicy(Policy):
     """A policy for unscaled observations, which scales them (`scale_states`) before ``policy`` receives them."""
 
-    def __init__(self, policy: Policy, fixed: Mapping[str, Tensor]):
-        self.policy, self.fixed_tensors, self.members = policy, fixed, policy.members
+    def __init__(self, policy: Policy, fixed_tensors: Mapping[str, Tensor]):
+        self.policy, self.fixed_tensors, self.members = policy, fixed_tensors, policy.members
 
     def act(self, obs: Tensor) -> Tensor:
         return self.policy.act(scale_states(obs, self.fixed_tensors))
