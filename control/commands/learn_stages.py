@@ -234,17 +234,21 @@ def _train_teacher(task: Task) -> dict[str, Any]:
     settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
-    patience = math.ceil(_PATIENCE * num_evaluations)  # evaluations without a better one, which end the training
-    if settings.run.implementation == "QLearning" and (task.score("probe", "constant").error > 0 or _starts_vary(task)):
-        # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
-        patience = num_evaluations
+    # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
+    is_hidden = task.score("probe", "constant").error > 0 or _starts_vary(task)
+    trains_to_end = settings.run.implementation == "QLearning" and is_hidden
+    # The number of evaluations without a better one, which ends the training.
+    patience = num_evaluations if trains_to_end else math.ceil(_PATIENCE * num_evaluations)
     with task.progress() as watch:
         callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
         folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
-    candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    names = ["best.ckpt", "last.ckpt"]
+    if trains_to_end:
+        names.reverse()  # of equal returns, those of the table with more training count
+    candidates = [folder / "checkpoints" / name for name in names]
     returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
     best = max(returns, key=lambda path: returns[path])
     shutil.copyfile(best, task.folder / TEACHER)
