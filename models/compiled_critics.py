@@ -237,6 +237,25 @@ def update_actor_and_targets(ac, work, m):
     nets.follow(ac.learner, m, ac.tau)
 
 
+def make_delayed_improve(write_next_values, write_actor_gradient):  # type: ignore[no-untyped-def]
+    """Return `improve` for agents that update the actor and the targets every ``policy_delay`` updates of the critics.
+    ``write_next_values(agent, work, m, t, update)`` writes the values of the next states to ``work.td_target [B]``, and
+    ``write_actor_gradient`` of the same arguments the gradient of the actor's loss to ``work.actor_grad [D]``."""
+
+    @compiled
+    def delayed_update(agent, work, m, t, update):
+        """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
+        critics' loss."""
+        write_next_values(agent, work, m, t, update)
+        loss = update_critics(agent.ac, work, m)
+        if agent.ac.learner.counts[m] % agent.policy_delay == 0:
+            write_actor_gradient(agent, work, m, t, update)
+            update_actor_and_targets(agent.ac, work, m)
+        return loss
+
+    return nets.make_improve(delayed_update)
+
+
 @compiled
 def q1_gradient(ac, work, m):
     """Write the gradient of the mean of the first critic's values with respect to its inputs to

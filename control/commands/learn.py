@@ -174,8 +174,7 @@ def _run_stages(task: Task) -> bool:
     for number, name in enumerate(names, 1):
         if failures.intersection(REQUIRED[name]):
             continue
-        is_new = name not in task.results
-        if is_new:
+        if name not in task.results:
             started, cpu_started = time.perf_counter(), time.process_time()
             task.stage = f"{number}/{len(names)} {name}"
             result = STAGES[name](task)
@@ -193,8 +192,8 @@ def _run_stages(task: Task) -> bool:
             if name != only:  # the page has the details
                 text, *_ = text.split("; ")
             # The width is of the longest name, "teacher", and two blanks.
-            next_is_new = any(later not in task.results for later in names[number : number + 1])
-            time_left = _time_left(task, names) if (is_new or next_is_new) and name not in failures else ""
+            is_next_new = number < len(names) and names[number] not in task.results
+            time_left = _time_left(task, names) if is_next_new and name not in failures else ""
             print_named(name, f"{text}{time_left}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():

@@ -56,9 +56,10 @@ def _write_next_values(agent, work, m, t, update):
 
 
 @compiled
-def _write_actor_gradient(ac, work, m):
+def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). The actor's actions
     overwrite the actions in the first critic's inputs."""
+    ac = agent.ac
     batch_size, depth = len(work.td_target), len(ac.actor.sizes) - 1
     critics.run_actor(ac, work, m)
     for i in range(ac.action_size):
@@ -73,17 +74,5 @@ def _write_actor_gradient(ac, work, m):
     critics.actor_backward(ac, work, m)
 
 
-@compiled
-def _update(agent, work, m, t, update):
-    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
-    critics' loss."""
-    _write_next_values(agent, work, m, t, update)
-    loss = critics.update_critics(agent.ac, work, m)
-    if agent.ac.learner.counts[m] % agent.policy_delay == 0:
-        _write_actor_gradient(agent.ac, work, m)
-        critics.update_actor_and_targets(agent.ac, work, m)
-    return loss
-
-
 choose = critics.make_choose(_exploring_action)
-improve = nets.make_improve(_update)
+improve = critics.make_delayed_improve(_write_next_values, _write_actor_gradient)

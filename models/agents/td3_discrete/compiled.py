@@ -152,16 +152,4 @@ def _write_actor_gradient(agent, work, m, t, update):
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
 
 
-@compiled
-def _update(agent, work, m, t, update):
-    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
-    critics' loss."""
-    _write_next_values(agent, work, m, t, update)
-    loss = critics.update_critics(agent.ac, work, m)
-    if agent.ac.learner.counts[m] % agent.policy_delay == 0:
-        _write_actor_gradient(agent, work, m, t, update)
-        critics.update_actor_and_targets(agent.ac, work, m)
-    return loss
-
-
-improve = nets.make_improve(_update)
+improve = critics.make_delayed_improve(_write_next_values, _write_actor_gradient)
