@@ -210,9 +210,9 @@ def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
     """Return two tables for `mazes`, with one row per cell, and a last row for ``nowhere = grid_size ** 2``, a cell
     outside the grid.
 
-    The first table, ``[cells + 1, 5]`` int64, has the four neighbours of a cell, with nowhere in place of a neighbour
-    outside the grid, then nowhere as a fifth. The second, ``[cells + 1, cells + 1]`` uint8, says what is added to the
-    counts of all cells when the cell of the row is opened: 1 to its neighbours, `_OPEN_MARK` to itself."""
+    The first table, ``[cells + 1, 5]`` int64, has the four neighbours of a cell. A neighbour outside the grid is
+    ``nowhere``, and so is the fifth entry. In the second table, ``[cells + 1, cells + 1]`` uint8, a row is added to the
+    counts of all cells when its cell is opened: 1 for its neighbours, `_OPEN_MARK` for itself."""
     cells = nowhere = grid_size * grid_size
     cell_indices = torch.arange(cells)
     neighbours = torch.full((cells + 1, len(MOVES)), nowhere)

@@ -200,8 +200,8 @@ def _defaults_for_several_agents(
     agents: Sequence[str], values: Mapping[str, Any], chosen_values: Mapping[str, Any], config_class: type
 ) -> dict[str, Any]:
     """Return setting -> default value for settings of a search that depend on the number of its ``agents``. ``values``
-    are the other defaults that differ from those of ``config_class``. In ``chosen_values``, the user's choices replace
-    them."""
+    are the defaults of the search that differ from the defaults of ``config_class``. ``chosen_values`` are the same
+    with the user's choices."""
     if chosen_values.get("agents_take_turns") == "generations":
         return {}
     defaults: dict[str, Any] = {}

@@ -226,8 +226,8 @@ class NoiseBlocks(Blocks):
 
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used. T
-        is at most ``max_steps``, and also at most the number of unused steps of the current block (of the next block if
-        all are used). With ``max_joined``, further blocks are joined while the total stays at most ``max_joined``."""
+        is at most ``max_steps``. The steps are from the current block, or from the next block if all of its steps are
+        used. Further blocks are joined to it as long as the total is at most ``max_joined`` steps."""
         parts: list[dict[str, Tensor]] = []
         num_steps, takes_more = 0, True
         while takes_more:

@@ -60,7 +60,7 @@ def sample_config(config: Any, seed: int) -> Any:
 
 
 def uniform_numbers(seed: int) -> list[float]:
-    """Return four uniform numbers in [0, 1), from which the hyperparameters of the agent of this ``seed`` are made."""
+    """Return four uniform numbers in [0, 1) that determine the sampled hyperparameters of the agent with ``seed``."""
     import torch
 
     from models.streams import derive_seed

@@ -209,7 +209,7 @@ def _with_hidden_sizes(
     width = _parse_count(widths[0], values[widths[0]], 65_536) if widths else sizes[0]
     depth = _parse_count(depths[0], values[depths[0]], MAX_ITEMS) if depths else len(sizes)
     new_sizes: Any = (width,) * depth
-    if isinstance(values[names[0]], list):  # from the command line, where values are lists of words
+    if isinstance(values[names[0]], list):  # the command line passes lists of words
         new_sizes = [",".join(map(str, new_sizes))]
     new_values = {name: value for name, value in values.items() if name not in names}
     new_values["hidden_sizes"] = new_sizes

@@ -147,8 +147,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 
 def _evaluation_modes(loop: Loop, evaluation: str, implementation: str) -> tuple[str, ...]:
-    """Return the modes of the setting ``evaluation``: "greedy", "sampled" or, for "both", all that the loop has. Raises
-    SettingError if the loop does not have the mode."""
+    """Return the modes to evaluate, such as ``("greedy", "sampled")``. With ``evaluation`` "both", they are all modes
+    of the loop. Raises SettingError if the loop lacks the mode ``evaluation``."""
     if evaluation == "both":
         return loop.evaluation_modes
     if evaluation not in loop.evaluation_modes:

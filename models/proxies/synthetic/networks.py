@@ -113,8 +113,8 @@ class Networks:
         The first of them become the table of initial states, if there is one.
 
         If ``scaled``, center and spread of a target's inputs become the mean and standard deviation of all N states. If
-        not, they remain as they are, but with ``target_scale`` "widest" the spread never stays below the standard
-        deviation.
+        not, they remain, except that with ``target_scale`` "widest" a spread below the standard deviation is raised to
+        it.
         """
         flat = flat.clone()
         fixed = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
