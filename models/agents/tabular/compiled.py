@@ -160,7 +160,8 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
-    work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount  # setting ``truncation_ends``
+    # With ``truncation_ends``, no value follows a truncation either.
+    work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount
     work.done[e] = done
 
 
