@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT
 from control.cli.options import flags
-from control.cli.reference import DOCS, pages
+from docs.settings_pages import DOCS, pages
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous
 
@@ -16,7 +16,7 @@ def test_the_pages_of_settings_are_up_to_date() -> None:
     written = {path.relative_to(DOCS).as_posix() for path in DOCS.glob("settings/*")}
     assert written | {"settings.md"} == pages().keys()
     for name, text in pages().items():
-        assert (DOCS / name).read_text(encoding="utf-8") == text, "python -m control.cli.reference writes it anew"
+        assert (DOCS / name).read_text(encoding="utf-8") == text, "python -m docs.settings_pages writes it anew"
 
 
 def test_the_pages_have_every_setting() -> None:

@@ -1,6 +1,6 @@
 """Generate the documentation pages of all settings from their declarations.
 
-python -m control.cli.reference     # writes docs/settings.md and docs/settings/*.md
+python -m docs.settings_pages     # writes docs/settings.md and docs/settings/*.md
 """
 
 import re
@@ -20,16 +20,24 @@ from models.settings import allowed, kinds
 from models.vocabulary import aliases_of
 
 WIDTH = 120
-# Headings of an agent's settings, in the order of the page, and parts of the names below them; the first match counts.
+# Headings of an agent's settings, in the order of the page, and the settings below them. Others are below the last one.
 _HEADINGS = {
-    "network": "hidden|activation|conv|^network|orthogonal|^head|dueling|trunk|feature|^model$|scale_actions|gumbel",
-    "optimisation": "(^|_)lr|adam|(^|_)batch|grad|(weight|average)_decay|ppo_epochs|update|compile|_kl$|vf_coef",
-    "exploration": "^(eps_|epsilon|explor|noise)|action_(std|noise)|rand|ent_coef|entropy|temp|floor|bonus",
-    "data": "buffer|^fill|rollout|num_envs|(init|max)_episodes|dataset|online|normalize_[or]|_scale|steps|start_time",
-    "evaluation": "eval_|test_",
+    "network": "activation conv_channels dueling_mean feature_dim gumbel_softmax_hard gumbel_softmax_temp "
+    "gumbel_temperature head hidden_sizes model network orthogonal scale_actions shared_trunk value_hidden_sizes",
+    "optimisation": "adam_beta1 adam_beta2 adam_eps anneal_lr average_decay batch_episodes batch_size compile lr "
+    "max_grad_norm num_grad_steps num_val_batches ppo_epochs rollout_batch_size target_kl target_update_frequency "
+    "updates_per_step value_lr vf_coef weight_decay",
+    "exploration": "action_noise action_std count_bonus ent_coef entropy_temperature eps_decay eps_fraction eps_init "
+    "eps_min epsilon exploration_strat learn_temperature noise_type num_rand_action_rollouts policy_floor "
+    "random_action_epochs random_ties softmax_temp target_entropy",
+    "data": "buffer_order buffer_size buffer_unit dataset eval_steps fill horizon_scale init_episodes max_episodes "
+    "normalize_obs normalize_reward num_envs online reward_scale rollout_length rollout_steps steps_per_epoch "
+    "total_steps training_rollouts_per_worker training_start_time value_steps",
+    "evaluation": "eval_command eval_episodes eval_every test_noise",
     "learning rule": "",
 }
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+_HEADING_OF = {name: heading for heading, names in _HEADINGS.items() for name in names.split()}
+DOCS = Path(__file__).resolve().parent
 # Folder of a family -> the page about it, if it has another name.
 _PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy", "tabular": "which_agent"}
 _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
@@ -44,7 +52,7 @@ keyword in Python (`lr=1e-3`), by the same name.
 `python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
 `--help WORD` those with a word, `--plot --help` those of a command. The default is in parentheses after the name, and
 *also* introduces other names that are accepted. Letters in brackets are sources, named at the end of each page. These
-pages are made by `python -m control.cli.reference`.
+pages are made by `python -m docs.settings_pages`.
 
 Searches and each family have a page:
 
@@ -181,15 +189,11 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 
 def _section(flag: Flag) -> str:
-    """Return the heading of a setting: its declared section, else the declared part of the agent, else the first key of
-    `_HEADINGS` that matches its name. A setting on which the defaults of others depend has no heading (""), unless it
-    declares a section."""
+    """Return the heading of a setting: its declared section, else the declared part of the agent, else its heading in
+    `_HEADINGS`. A setting on which the defaults of others depend has no heading (""), unless it declares a section."""
     if flag.section or flag.meta["chooses"]:
         return str(flag.section)
-    if flag.meta["part"]:
-        return str(flag.meta["part"])
-    matches = [heading for heading, words in _HEADINGS.items() if re.search(words, flag.name)]
-    return matches[0]  # there is one, because the last pattern matches every name
+    return str(flag.meta["part"]) or _HEADING_OF.get(flag.name, "learning rule")
 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
