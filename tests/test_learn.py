@@ -160,11 +160,11 @@ def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(learn_stages, "learners", lambda spaces: ("QLearning", "SARSA"))
     train_and_test, parts = learn_stages._train_and_test, list[str]()
 
-    def interrupted(task: learn_stages.Task, *arguments: Any) -> dict[str, Any]:
-        parts.append(arguments[-1])
+    def interrupted(task: learn_stages.Task, proxy: Any, name: str, on_task: bool, watch: None) -> dict[str, Any]:
+        parts.append(f"{name} on the {'task' if on_task else 'bandit'}")
         if len(parts) == 2:
             raise KeyboardInterrupt
-        return train_and_test(task, *arguments)
+        return train_and_test(task, proxy, name, on_task, watch)
 
     monkeypatch.setattr(learn_stages, "_train_and_test", interrupted)
     words = ("test_learn:Corridor-v0", "right", "--only", "exam")
@@ -173,12 +173,37 @@ def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: py
     kinds = [f"{name} on the {place}" for place in ("bandit", "task") for name in ("QLearning", "SARSA")]
     assert status == 0 and parts == [kinds[0], kinds[1], *kinds[1:]]
     resumed = json.loads((folder / learn.RESULTS).read_text())["exam"]
-    assert not (folder / learn_stages.EXAM_PARTS).exists()
+    assert not (folder / learn_stages.PARTS).exists()
     assert resumed["cpu_seconds"] >= 0 and resumed["text"].startswith("QLearning 1.0")
     status, folder = learned(tmp_path / "uninterrupted", *words)
     uninterrupted = json.loads((folder / learn.RESULTS).read_text())["exam"]
     results = [{name: exam[name] for name in ("agents", "real", "real_steps")} for exam in (resumed, uninterrupted)]
     assert status == 0 and results[0] == results[1]
+
+
+@pytest.mark.usefixtures("short_stages")
+def test_with_continuous_actions_the_better_of_two_teachers_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_one, discounts = learn_stages._train_one_teacher, list[float]()
+
+    def interrupted(task: learn_stages.Task, settings: Any, watch: None) -> dict[str, Any]:
+        discounts.append(settings.agent.discount)
+        if len(discounts) == 2:
+            raise KeyboardInterrupt
+        return train_one(task, settings, watch)
+
+    monkeypatch.setattr(learn_stages, "_train_one_teacher", interrupted)
+    words = ["--learn", "pendulum", "--only", "teacher", "--teacher_steps", "1600", "--logdir", str(tmp_path)]
+    assert trainer.main(words) == 130
+    trainer.main([*words, "--resume"])
+    assert discounts == [0.999, 0.99, 0.99], "the finished training is not repeated"
+    assert re.search(r"two trainings \(-.* with discount 0.999 and -.* with discount 0.99\)", capsys.readouterr().out)
+    (folder,) = tmp_path.glob("pendulum/debug/learned/seed_25/version_0")
+    result = json.loads((folder / learn.RESULTS).read_text())["teacher"]
+    best = max(result["returns"], key=result["returns"].get)
+    assert trainer.load(folder / learn_stages.TEACHER).settings.agent.discount == float(best.removeprefix("discount "))
+    assert result["max_steps"] == 3200 and result["real_steps"] > 1600
 
 
 @pytest.mark.usefixtures("one_learner")

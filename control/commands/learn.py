@@ -21,8 +21,8 @@ from control.cli.files import read_json
 from control.cli.progress import time_in_words
 from control.cli.settings import Settings
 from control.commands.learn_stages import (
-    EXAM_PARTS,
     JUDGING_EPISODES,
+    PARTS,
     REAL_AGENTS,
     REQUIRED,
     REWARD,
@@ -31,6 +31,7 @@ from control.commands.learn_stages import (
     command_text,
     learners,
     learners_on_task,
+    teacher_trainings,
 )
 from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.commands.train import check_unchanged
@@ -38,7 +39,7 @@ from control.evolution.teachers import teacher
 from control.lightning.board import show_learned
 from control.loops.process import configure_process
 from control.reports.learned import FIGURE, write_page
-from control.reports.stages import PAGE, RESULTS, TEACHER, conclusion, returns_table, stage_text
+from control.reports.stages import PAGE, RESULTS, TEACHER, conclusion, returns_table, stage_texts
 from control.storage import run_dir
 from control.storage.run_dir import BANDIT
 from envs.make import spaces_of
@@ -175,22 +176,23 @@ def _run_stages(task: Task) -> bool:
         if failures.intersection(REQUIRED[name]):
             continue
         if name not in task.results:
-            started, cpu_started = time.perf_counter(), time.process_time()
+            starts = {"seconds": time.perf_counter(), "cpu_seconds": time.process_time()}
+            for clock in starts:  # the time of finished parts of an interrupted command counts
+                starts[clock] -= sum(part[clock] for part in task.finished_parts.values())
             task.stage = f"{number}/{len(names)} {name}"
             result = STAGES[name](task)
-            result["seconds"] = round(result.get("seconds", 0) + time.perf_counter() - started, 2)
-            result["cpu_seconds"] = round(result.get("cpu_seconds", 0) + time.process_time() - cpu_started, 2)
-            result["text"] = stage_text(name, result)
+            result["seconds"] = round(time.perf_counter() - starts["seconds"], 2)
+            result["cpu_seconds"] = round(time.process_time() - starts["cpu_seconds"], 2)
+            result["text"] = "; ".join(stage_texts(name, result))
             task.results[name] = result
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
-            (task.folder / EXAM_PARTS).unlink(missing_ok=True)
+            (task.folder / PARTS).unlink(missing_ok=True)
         if task.results[name].get("failed"):
             failures.add(name)
         if verbose:
-            text = task.results[name]["text"]
-            if name != only:  # the page has the details
-                text, *_ = text.split("; ")
+            main_result, *details = stage_texts(name, task.results[name])
+            text = "; ".join([main_result, *details]) if name == only else main_result  # the page has the details
             # The width is of the longest name, "teacher", and two blanks.
             is_next_new = number < len(names) and names[number] not in task.results
             time_left = _time_left(task, names) if is_next_new and name not in failures else ""
@@ -231,7 +233,8 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
     bandit_seconds, task_seconds = _exam_seconds(task)
     teacher_seconds = JUDGING_EPISODES * step
     if task.options.teacher is None:
-        teacher_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
+        training_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
+        teacher_seconds += len(teacher_trainings(task)) * training_seconds
     seconds_of_stages = {
         "teacher": teacher_seconds,
         "bandit": _FIT_SECONDS + _FIT_STEPS * step,

@@ -6,6 +6,7 @@ weights of a proxy in one vector. N is the number of agents, T the number of the
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import shutil
@@ -64,11 +65,14 @@ _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | _NORMALIZED | {"discount": 0.999},
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
 }
+# Discount of a second PPO teacher if actions are continuous. It walks in Hopper and Walker2d, where the first one often
+# stands still. In Swimmer only the first one swims far. The better one is kept.
+_SECOND_DISCOUNT = 0.99
 _ENTROPY_BONUS = 0.01  # of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
-EXAM_PARTS = "exam_parts.json"  # results of the finished parts of an exam, for ``--resume``
+PARTS = "parts.json"  # results of the finished parts of the current stage, for ``--resume``
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 REAL_AGENTS = 4  # agents of the exam that train on the task itself
@@ -100,6 +104,28 @@ class Task:
     def progress(self, work: str = "") -> contextlib.AbstractContextManager[Watch | None]:
         """Show the progress of the current stage or of a part, its ``work`` (`control.cli.progress.progress`)."""
         return progress(f"{self.stage}, {work}" if work else self.stage, self.verbose)
+
+    def part(self, name: str, work: Callable[[Watch | None], dict[str, Any]]) -> dict[str, Any]:
+        """Return the results of ``work``, a part of the current stage, and show its progress with ``name``. The file
+        `PARTS` keeps them, so that a resumed command does not repeat finished parts."""
+        path = self.folder / PARTS
+        parts = self.finished_parts
+        if name not in parts:
+            started, cpu_started = time.perf_counter(), time.process_time()
+            with self.progress(name) as watch:
+                result = work(watch)
+            times = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
+            parts[name] = result | times
+            run_dir.atomic_write_text(path, json.dumps(parts))
+        return parts[name]
+
+    @property
+    def finished_parts(self) -> dict[str, dict[str, Any]]:
+        """The results of the finished parts of the current stage by name, also of an interrupted command."""
+        try:
+            return dict(read_json(self.folder / PARTS))
+        except (OSError, ValueError):  # without a valid file, all parts are made again
+            return {}
 
     @property
     def changed_options(self) -> dict[str, Any]:
@@ -200,21 +226,21 @@ def _find_teacher(task: Task) -> dict[str, Any]:
     return result
 
 
-def _teacher_settings(task: Task) -> Settings:
-    """Return the settings of a teacher's training. The implementation is the user's choice. By default it is Q-learning
-    if the observations are numbered cells, else SAC for continuous actions in a slow environment, else PPO."""
-    run = task.settings.run
+def teacher_trainings(task: Task) -> dict[str, Settings]:
+    """Return the settings of each training of which the teacher is the best result, by a name that shows the discount
+    if there are two. The implementation is the user's choice. By default it is Q-learning if the observations are
+    numbered cells, else SAC for continuous actions in a slow environment, else PPO."""
+    run, is_continuous = task.settings.run, not isinstance(task.spaces.actions, Discrete)
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation
     elif task.spaces.one_hot:
         implementation = "QLearning"
     else:
-        implementation = "SAC" if task.is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
+        implementation = "SAC" if task.is_slow and is_continuous else "PPO"
     changes = dict(_TEACHERS.get(implementation, {}))
     num_evaluations = _EVALUATIONS
     if implementation == "PPO":
-        discrete = isinstance(task.spaces.actions, Discrete)
-        changes |= {"ent_coef": _ENTROPY_BONUS} if discrete else {"scale_actions": True}
+        changes |= {"scale_actions": True} if is_continuous else {"ent_coef": _ENTROPY_BONUS}
         steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
         num_rollouts = task.teacher_steps // (changes["num_envs"] * changes["rollout_steps"])
@@ -224,13 +250,38 @@ def _teacher_settings(task: Task) -> Settings:
     changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": steps_per_epoch}
     changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}
     changes |= {"time_limit": task.time_limit}
-    return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
+    trainings = {"": changes}
+    if implementation == "PPO" and is_continuous:
+        experiment = f"{changes['exp_name']}_{_SECOND_DISCOUNT}"
+        second = changes | {"discount": _SECOND_DISCOUNT, "exp_name": experiment}
+        trainings = {f"discount {values['discount']}": values for values in (changes, second)}
+    return {
+        name: training_from(implementation=implementation, gamename=task.game, seed=run.seed, **values)
+        for name, values in trainings.items()
+    }
 
 
 def _train_teacher(task: Task) -> dict[str, Any]:
-    """Train the teacher until its evaluations no longer improve. Keep the checkpoint with the best returns in new
-    episodes as `TEACHER`. Continues an interrupted training."""
-    settings, seed = _teacher_settings(task), task.settings.run.seed
+    """Make the trainings of `teacher_trainings`, and keep the checkpoint with the best returns in new episodes as
+    `TEACHER`. The second training is left out if the first has reached the largest possible return."""
+    results: dict[str, dict[str, Any]] = {}
+    for name, settings in teacher_trainings(task).items():
+        results[name] = task.part(name, functools.partial(_train_one_teacher, task, settings))
+        if task.spaces.max_return is not None and results[name]["mean"] >= task.spaces.max_return:
+            break
+    best = max(results, key=lambda name: results[name]["mean"])
+    shutil.copyfile(task.folder / results[best]["checkpoint"], task.folder / TEACHER)
+    total = {name: sum(result[name] for result in results.values()) for name in ("real_steps", "max_steps")}
+    returns = {name: result["mean"] for name, result in results.items()} if len(results) > 1 else {}
+    return (
+        {name: results[best][name] for name in ("implementation", "run", "best_steps")} | total | {"returns": returns}
+    )
+
+
+def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> dict[str, Any]:
+    """Train a teacher until its evaluations no longer improve, and return the path of the checkpoint with the best mean
+    return in new episodes, its step and this return. Continues an interrupted training."""
+    seed, experiment = task.settings.run.seed, settings.run.exp_name
     settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
@@ -240,9 +291,8 @@ def _train_teacher(task: Task) -> dict[str, Any]:
         trains_to_end = task.score("probe", "constant").error > 0 or _starts_vary(task)
     # The number of evaluations without a better one, which ends the training.
     patience = num_evaluations if trains_to_end else math.ceil(_PATIENCE * num_evaluations)
-    with task.progress() as watch:
-        callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
-        folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
+    callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
+    folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / experiment)
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
@@ -252,14 +302,15 @@ def _train_teacher(task: Task) -> dict[str, Any]:
     candidates = [folder / "checkpoints" / name for name in names]
     returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
     best = max(returns, key=lambda path: returns[path])
-    shutil.copyfile(best, task.folder / TEACHER)
-    steps = {
+    return {
+        "implementation": settings.run.implementation,
+        "run": str(folder.relative_to(task.folder)),
+        "checkpoint": str(best.relative_to(task.folder)),
+        "mean": returns[best],
+        "best_steps": int(checkpoints.load(best).run_state["env_steps"][0]),
         "real_steps": int(Run(folder).metrics["env_steps"].max()),
         "max_steps": task.teacher_steps,
-        "best_steps": int(checkpoints.load(best).run_state["env_steps"][0]),
     }
-    run_folder = str(folder.relative_to(task.folder))
-    return {"implementation": settings.run.implementation, **steps, "run": run_folder}
 
 
 def _starts_vary(task: Task) -> bool:
@@ -322,28 +373,21 @@ def _make_reward(task: Task) -> dict[str, Any]:
 
 def _test_fresh_agents(task: Task) -> dict[str, Any]:
     """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
-    task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. A
-    resumed command does not repeat the finished parts. The stage fails if the verdict about the agents on the bandit is
-    a failure."""
+    task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. The
+    stage fails if the verdict about the agents on the bandit is a failure."""
     proxy = files.load(task.folder / BANDIT)
-    trainings = [(name, False) for name in learners(task.spaces)]  # implementation, and whether it trains on the task
-    trainings += [(name, True) for name in learners_on_task(task)]
     agents: dict[str, Score] = {}  # implementation -> score of the agents on the bandit
     real: dict[str, Score] = {}  # implementation -> score of the agents on the task
-    path = task.folder / EXAM_PARTS
-    parts: dict[str, Any] = {}  # also of an interrupted command
-    with contextlib.suppress(OSError, ValueError):  # without a valid file, all parts are trained
-        parts = dict(read_json(path))
-    earlier = {name: sum(part[name] for part in parts.values()) for name in ("seconds", "cpu_seconds")}
-    for name, on_task in trainings:
-        part = f"{name} on the {'task' if on_task else 'bandit'}"
-        if part not in parts:
-            started, cpu_started = time.perf_counter(), time.process_time()
-            parts[part] = _train_and_test(task, proxy, name, on_task, part)
-            parts[part]["seconds"] = time.perf_counter() - started
-            parts[part]["cpu_seconds"] = time.process_time() - cpu_started
-            run_dir.atomic_write_text(path, json.dumps(parts))
-        (real if on_task else agents)[name] = Score(**parts[part]["score"])
+    real_steps = 0
+    for implementations, place, scores in (
+        (learners(task.spaces), "bandit", agents),
+        (learners_on_task(task), "task", real),
+    ):
+        for name in implementations:
+            train_and_test = functools.partial(_train_and_test, task, proxy, name, place == "task")
+            result = task.part(f"{name} on the {place}", train_and_test)
+            scores[name] = Score(**result["score"])
+            real_steps += result["real_steps"]
     teacher_score = task.score("teacher", "score")
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
@@ -352,16 +396,15 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
         "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
         "real": {name: dataclasses.asdict(score) for name, score in real.items()},
         "steps": proxy.config.steps_in_use,
-        "real_steps": sum(part["real_steps"] for part in parts.values()),
+        "real_steps": real_steps,
         "failed": not verdict["passed"],
         "verdict": verdict,
-        **earlier,  # the time of this command is added to it
     }
 
 
-def _train_and_test(task: Task, proxy: files.Proxy, name: str, on_task: bool, part: str) -> dict[str, Any]:
+def _train_and_test(task: Task, proxy: files.Proxy, name: str, on_task: bool, watch: Watch | None) -> dict[str, Any]:
     """Train fresh agents of implementation ``name`` on the proxy or, with ``on_task``, on the task itself. Return their
-    score on the task, and the steps of their training on it. ``part`` is the name of this part of the exam."""
+    score on the task, and the steps of their training on it."""
     loop = _inner_loop(task, proxy, name, on_task, test_episodes=_EXAM_EPISODES)
     if on_task:
         seeds = fresh_seeds(task.seed, f"exam of {name} on the task", REAL_AGENTS)
@@ -369,8 +412,7 @@ def _train_and_test(task: Task, proxy: files.Proxy, name: str, on_task: bool, pa
     else:
         seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
         proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
-    with task.progress(part) as watch:
-        outcome = loop.run(proxies, seeds, watch=watch)
+    outcome = loop.run(proxies, seeds, watch=watch)
     real_steps = int(outcome.steps.sum()) if on_task else 0
     return {"score": dataclasses.asdict(Score.of(outcome.scores)), "real_steps": real_steps}
 
@@ -447,7 +489,7 @@ STAGES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "race": _compare_rewards,
 }
 """The stages by name, in order. Each returns its results as data for JSON, with ``failed`` and a ``verdict`` if it
-judges agents. `stage_text` makes a sentence of them."""
+judges agents. `stage_texts` makes texts of them."""
 REQUIRED = {
     "probe": (),
     "teacher": ("probe",),

@@ -20,15 +20,15 @@ _NUM_POLICIES = 4  # number of single policies in `exam_scores`, which precede t
 GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
 
-def stage_text(name: str, result: Mapping[str, Any]) -> str:
-    """Return the ``result`` of the stage ``name`` as text: the main result and, after a semicolon, details."""
+def stage_texts(name: str, result: Mapping[str, Any]) -> list[str]:
+    """Return the ``result`` of the stage ``name`` as texts: the main result and, for most stages, details."""
     texts = {
-        "probe": _probe_text,
-        "teacher": _teacher_text,
-        "bandit": _bandit_text,
-        "exam": _exam_text,
-        "reward": _reward_text,
-        "race": _race_text,
+        "probe": _probe_texts,
+        "teacher": _teacher_texts,
+        "bandit": _bandit_texts,
+        "exam": _exam_texts,
+        "reward": _reward_texts,
+        "race": _race_texts,
     }
     return texts[name](result)
 
@@ -127,39 +127,42 @@ def returns_table(results: Mapping[str, Any]) -> Table:
     return Table(rows, "Returns on the task")
 
 
-def _probe_text(result: Mapping[str, Any]) -> str:
+def _probe_texts(result: Mapping[str, Any]) -> list[str]:
     random, constant = result["random"], result["constant"]
     random_text = f"random play {number_text(random['mean'])}"
     constant_text = f"best constant action ({result['action']}) {number_text(constant['mean'])}"
     episodes = f"{random['count']} episodes each"
-    return f"{random_text}, {constant_text} in {episodes}; {result['steps_per_second']:,.0f} steps/s"
+    return [f"{random_text}, {constant_text} in {episodes}", f"{result['steps_per_second']:,.0f} steps/s"]
 
 
-def _teacher_text(result: Mapping[str, Any]) -> str:
+def _teacher_texts(result: Mapping[str, Any]) -> list[str]:
     score = result["score"]
     text = f"{result['policy']} returns {number_text(score['mean'])} in {score['count']} new episodes"
     if "real_steps" not in result:  # a teacher of the user
-        return text
+        return [text]
     end = "which are all" if result["real_steps"] >= result["max_steps"] else "until returns no longer improved"
     training = f"training took {result['real_steps']:,} steps, {end}"
-    return f"{text}; {training}, and the checkpoint kept is of step {result['best_steps']:,}"
+    if result.get("returns"):
+        returns = " and ".join(f"{number_text(mean)} with {name}" for name, mean in result["returns"].items())
+        training = f"two trainings ({returns}) took {result['real_steps']:,} steps, {end}"
+    return [text, f"{training}, and the checkpoint kept is of step {result['best_steps']:,}"]
 
 
-def _bandit_text(result: Mapping[str, Any]) -> str:
+def _bandit_texts(result: Mapping[str, Any]) -> list[str]:
     score = result["score"]
     returns = f"its policy returns {number_text(score['mean'])} in {score['count']} new episodes"
-    return f"{returns}; {percent_text(result['fraction'])} of the way from random play to the teacher"
+    return [returns, f"{percent_text(result['fraction'])} of the way from random play to the teacher"]
 
 
-def _exam_text(result: Mapping[str, Any]) -> str:
+def _exam_texts(result: Mapping[str, Any]) -> list[str]:
     means = [f"{name} {number_text(score['mean'])}" for name, score in result["agents"].items()]
     count = next(iter(result["agents"].values()))["count"]
-    return f"{', '.join(means)} (means of {count} agents)"
+    return [f"{', '.join(means)} (means of {count} agents)"]
 
 
-def _reward_text(result: Mapping[str, Any]) -> str:
+def _reward_texts(result: Mapping[str, Any]) -> list[str]:
     variance = f"explains {percent_text(result['explained_variance'])} of the variance of the teacher's returns"
-    return f"{variance}; from {result['real_steps']:,} steps"
+    return [variance, f"from {result['real_steps']:,} steps"]
 
 
 def _race_effect(race: Mapping[str, Any]) -> str:
@@ -172,7 +175,7 @@ def _race_effect(race: Mapping[str, Any]) -> str:
     return "later" if is_clearly_later else ""
 
 
-def _race_text(result: Mapping[str, Any]) -> str:
+def _race_texts(result: Mapping[str, Any]) -> list[str]:
     """Return the result of `race`: with both rewards, the steps after which the median agent reached the goal, and the
     mean returns in the last quarter of the training."""
     learned, task = result["arms"]["learned"], result["arms"]["task"]
@@ -191,4 +194,5 @@ def _race_text(result: Mapping[str, Any]) -> str:
         ratio = task["median"] / learned["median"]
         effect_text = f"{max(ratio, 1 / ratio):.1f} times {effect_text}"
     late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(task['late'])}"
-    return f"{effect_text}; {agents} {goal} {moments}; {late} (discounts {learned['discount']} and {task['discount']})"
+    discounts = f"discounts {learned['discount']} and {task['discount']}"
+    return [effect_text, f"{agents} {goal} {moments}; {late} ({discounts})"]
