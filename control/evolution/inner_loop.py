@@ -322,7 +322,8 @@ class InnerLoop:
         if compiled is not None and not compiled.can_compile(loop):
             compiled = None  # these agents train in torch
         steps = math.ceil(config.inner_steps / agent.envs)  # of every environment
-        compiled_tests = test = None
+        compiled_tests: Any = None  # the compiled real environment, and the tests on it
+        test = None
         test_every = 1
         with contextlib.ExitStack() as stack:
             if with_tests and config.test_every is not None:
@@ -332,17 +333,19 @@ class InnerLoop:
                 real = stack.enter_context(contextlib.closing(self._test_environment(agent.members)))
                 test_every = math.ceil(config.test_every / agent.envs)  # steps of every environment
                 if compiled is not None:  # tests inside the training loop, if possible
-                    compiled_tests = compiled.make_tests(loop, real, seeds, test_every)
+                    compiled_tests = compiled.make_tests(agent, real, seeds, test_every)
                 if compiled_tests is None:
                     test = functools.partial(self._test_in_training, real, seeds)
             if compiled is not None:
-                loop.machine_code = compiled.CompiledLoop(self.threads, compiled_tests)
+                loop.machine_code = compiled.CompiledLoop(self.threads, *(compiled_tests or ()))
             rule = self._rule(agent.members)
             trained = train(loop, steps, rule, config.train_episodes, test, test_every, watch)
         if compiled_tests is not None:
-            num_done = compiled_tests.tests_done
-            trained.curve = compiled_tests.returns[:, :num_done].contiguous().mean(2)  # [M, T], means over the episodes
-            self._training_test_steps += int(compiled_tests.lengths[:, :num_done].sum())
+            _, tests = compiled_tests
+            num_done = loop.steps // test_every
+            returns = torch.from_numpy(tests.returns[:, :num_done])  # [M, T, K]
+            trained.curve = returns.contiguous().mean(2)
+            self._training_test_steps += int(tests.lengths[:, :num_done].sum())
         if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
             trained.policy = loop.environment.dynamics.adapted(trained.policy)
         return trained

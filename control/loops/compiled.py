@@ -124,14 +124,15 @@ class Block(NamedTuple):
     ended_returns: Array  # [M, T, E], returns of these episodes
     ended_lengths: Array  # [M, T, E], their lengths
     losses: Array  # [M, T], of the latest update after each step
+    start: int = 0  # number of steps of training before the block
     pause: bool = False  # stop after a step that ends an episode
 
 
-class TestArrays(NamedTuple):
-    """N tests of M members during training, each with the weights at that time: E greedy episodes per member. Arrays
-    are empty if there are no tests."""
+class Tests(NamedTuple):
+    """At most N tests of M members: E greedy episodes per member after every ``every`` steps of training, with the
+    weights at that time. Compiled code overwrites the other arrays than ``first_states``."""
 
-    test_index: Array  # [T], index of the test after each step of a block; -1 if there is none
+    every: int = 0  # 0 if there are no tests; the arrays are then empty
     first_states: Array = np.empty((0, 0, 0, 0))  # [M, N, E, K]
     returns: Array = np.empty((0, 0, 0), np.float32)  # [M, N, E]
     lengths: Array = np.empty((0, 0, 0), np.int64)  # [M, N, E]
@@ -196,8 +197,8 @@ def _play_test(player, world, tests, n, arrays, first, last):
 @kernel
 def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last):
     """Make the steps of the running members ``first`` to ``last - 1`` in ``world``: to the end of the block or, with
-    ``block.pause``, to the first step that ends an episode. Where ``tests.test_index`` has a test after a step, play it
-    as ``player`` in ``test_world``. ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player` of the kind
+    ``block.pause``, to the first step that ends an episode. Play the ``tests`` that are due as ``player`` in
+    ``test_world``. ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player` of the kind
     of agent. Overwrites the arrays of ``block`` (`Block`) and three arguments that are scratch memory: ``phi [E]`` (the
     potential of each environment's state, for learned rewards), ``scratch`` and ``arrays``."""
     num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
@@ -246,9 +247,10 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                 if uses_phi:
                     phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
                 paused = block.pause
-            # 4. Play the test after this step.
-            if tests.test_index[t] >= 0:
-                _play_test(player, test_world, tests, tests.test_index[t], arrays, m, m + 1)
+            # 4. Play the test after this step, if there is one.
+            training_steps = block.start + t + 1
+            if tests.every and training_steps % tests.every == 0:
+                _play_test(player, test_world, tests, training_steps // tests.every - 1, arrays, m, m + 1)
             block.steps_done[m] = t + 1
 
 
@@ -266,38 +268,17 @@ def can_compile(loop: StepLoop) -> bool:
     return can_compile_agent(loop.agent) and envs.can_compile(loop.environment)
 
 
-class CompiledTests:
-    """Tests during a training run: after every ``test_every`` steps, E greedy episodes of every member on ``real``.
-
-    ``starts [M, N, E]`` are the seeds of at most N tests. The results of the first ``tests_done`` tests are in
-    ``returns`` and ``lengths [M, N, E]``.
-    """
-
-    def __init__(self, real: TensorEnvironment, world: envs.World, starts: Tensor, test_every: int):
-        self.world, self.test_every, self.tests_done = world, test_every, 0
-        self._first_states = real.dynamics.initial(starts).double().contiguous()
-        self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
-
-    def take_due(self, start_step: int, steps: int) -> TestArrays:
-        """Return the arrays of all tests, in which ``test_index`` says which of them are due in the next ``steps``
-        steps, after ``start_step`` steps of training. Count these as done."""
-        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # steps of training after each of them
-        is_due = step_counts % self.test_every == 0
-        test_index = np.where(is_due, step_counts // self.test_every - 1, -1)  # the first test has index 0
-        self.tests_done = (start_step + steps) // self.test_every
-        return TestArrays(test_index, self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy())
-
-
-def make_tests(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> CompiledTests | None:
-    """Return `CompiledTests` for a training run that begins now, or None if a compiled function is missing, or if an
-    episode may never end."""
-    agent = loop.agent
-    assert isinstance(agent, InnerAgent)
+def make_tests(agent: InnerAgent, real: Environment, seeds: Tensor, every: int) -> tuple[envs.World, Tests] | None:
+    """Return the compiled real environment and the tests on it for an agent with machine code. ``seeds [M, N, E]`` are
+    of the test episodes. Return None if a compiled function is missing, or if an episode may never end."""
     player_and_world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
-    if player_and_world is None:
-        return None
-    assert isinstance(real, TensorEnvironment)
-    return CompiledTests(real, player_and_world[1], starts, test_every)
+    return None if player_and_world is None else (player_and_world[1], _new_tests(real, seeds, every))
+
+
+def _new_tests(real: Any, seeds: Tensor, every: int = 0) -> Tests:
+    """Return tests on the environment ``real`` with the episodes of ``seeds [M, N, E]``, before the first test."""
+    first_states = real.dynamics.initial(seeds).double().contiguous().numpy()
+    return Tests(every, first_states, np.zeros(seeds.shape, np.float32), np.zeros(seeds.shape, np.int64))
 
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
@@ -311,7 +292,7 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
     return None if player is None or world is None else (player, world)
 
 
-def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> EpisodeArrays:
+def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
     """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
     num_cells = world.obs_size if world.kind == envs.CELLS else 0  # of a map
     return EpisodeArrays(
@@ -358,21 +339,18 @@ class MachineCode:
         player, world = player_and_world
         if record_actions and world.kind == envs.CELLS:
             return None
-        assert isinstance(environment, TensorEnvironment)
-        # Test 0 of a training run of one step consists of these episodes.
-        tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
-        arrays = tests.take_due(start_step=0, steps=1)
+        tests = _new_tests(environment, seeds.unsqueeze(1))  # one test, which consists of these episodes
         if record_actions:
             shape = (seeds.shape[1], world.limit)  # [E, L], with L steps at most
             actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
-            arrays = arrays._replace(actions=actions, continuous_actions=vectors)
+            tests = tests._replace(actions=actions, continuous_actions=vectors)
 
         def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
-            _play_test(player, world, arrays, 0, memory, first, last)
+            _play_test(player, world, tests, 0, memory, first, last)
 
-        memories = [_make_episode_arrays(player, world, arrays) for _ in range(self.threads)]
+        memories = [_make_episode_arrays(player, world, tests) for _ in range(self.threads)]
         for_members(play_members, len(seeds), memories)
-        episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
+        episodes = Episodes(torch.from_numpy(tests.returns)[:, 0], torch.from_numpy(tests.lengths)[:, 0])
         if record_actions:
             recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, E, ...]
             was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, E]
@@ -382,11 +360,11 @@ class MachineCode:
 
 class CompiledLoop(MachineCode):
     """Makes the steps of a `StepLoop` in one training run in place of `StepLoop.advance` and `StepLoop.epoch`, and
-    plays its ``tests``. The environment is machine code too."""
+    plays ``tests`` in ``test_world``, if there are any. The environment is machine code too."""
 
-    def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
+    def __init__(self, threads: int = 1, test_world: envs.World | None = None, tests: Tests | None = None):
         super().__init__(threads)
-        self.tests = tests
+        self._test_world, self._tests = test_world, Tests() if tests is None else tests
         # For each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`; empty before `_prepare`.
         self._memories: list[tuple[Any, Array, Array, EpisodeArrays]] = []
 
@@ -451,13 +429,11 @@ class CompiledLoop(MachineCode):
         steps, running = seeds.shape[1], tensors["running"]
         # The arrays share memory with ``tensors``, so compiled code writes its results there.
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-        block = Block(**arrays, pause=pause)
+        block = Block(**arrays, start=loop.steps, pause=pause)
         members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
-        no_tests = TestArrays(np.full(steps, -1))  # -1: no test after this step
-        tests = no_tests if self.tests is None else self.tests.take_due(loop.steps, steps)
         if not self._memories:
-            self._prepare(loop, members, tests)
-        player, world, test_world = self._player, self._world, self._test_world
+            self._prepare(loop, members)
+        player, world, test_world, tests = self._player, self._world, self._test_world, self._tests
 
         def run(memory: Any, first: int, last: int) -> None:
             work, phi, scratch, episode = memory
@@ -479,19 +455,20 @@ class CompiledLoop(MachineCode):
                 break
         _end_block(loop, tensors, seeds, world)
 
-    def _prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
-        """Build the objects that all blocks of the run use. ``members`` and ``tests`` are of the first block."""
+    def _prepare(self, loop: StepLoop, members: Any) -> None:
+        """Build the objects that all blocks of the run use. ``members`` are of the first block."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         kind = KINDS[type(agent)]
         world = envs.make_world(loop.environment, cells_only=kind is tabular)
         assert world is not None
-        self._world, self._test_world = world, world if self.tests is None else self.tests.world
+        self._world = world
+        self._test_world = test_world = world if self._test_world is None else self._test_world
         # The player shares memory with the agent's weights, so it always plays the current ones.
         self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert self._player is not None
         for _ in range(self.threads):
-            phi, episode = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, self._test_world, tests)
+            phi, episode = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, test_world, self._tests)
             self._memories.append((kind.make_work(members), phi, envs.make_scratch(world), episode))
 
 
