@@ -34,21 +34,16 @@ _BANDITS = (
     "CartPole Acrobot Pendulum MountainCarContinuous LunarLander LunarLanderContinuous FrozenLake8x8 Taxi MountainCar "
     "Swimmer Hopper HalfCheetah BipedalWalker"
 ).split()
-# Part of an id -> name of a shipped proxy, which begins with its game. It is a bandit unless the name contains mdp.
+# Part of an id -> name of a shipped proxy.
 _SHIPPED = {
     "CartPoleMDP": "cartpole-mdp",
     "CartPoleMDPBroad": "cartpole-mdp-broad",
     "AcrobotMDP": "acrobot-mdp",
     "AcrobotTarget": "acrobot-target",
 } | {name: f"{name.lower()}-bandit" for name in _BANDITS}
-# Id -> the shipped proxy, and the game and kind that a proxy with this id must have. `Synthetic-v0` takes any proxy.
+# Id -> its arguments. All ids take the file of any other proxy instead, but only the first one needs it.
 IDS: dict[str, dict[str, str]] = {"understudy/Synthetic-v0": {}} | {
-    f"understudy/Synthetic{name}-v0": {
-        "proxy": proxy,
-        "game": proxy.partition("-")[0],
-        "kind": "mdp" if "-mdp" in proxy else "bandit",
-    }
-    for name, proxy in _SHIPPED.items()
+    f"understudy/Synthetic{name}-v0": {"proxy": proxy} for name, proxy in _SHIPPED.items()
 }
 _ENTRY_POINT, _VECTOR_ENTRY_POINT = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
 

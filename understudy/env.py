@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from understudy.files import SUFFIX, load
 from understudy.kinds import KINDS
-from understudy.program import IDS, SEEDS, Episodes, Program
+from understudy.program import SEEDS, Episodes, Program
 from understudy.proxy import Proxy, ProxyError
 
 Source = str | Path | Proxy | None
@@ -20,16 +20,13 @@ Source = str | Path | Proxy | None
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """One synthetic environment without its time limit, which `make_synthetic` adds.
-
-    ``requirements`` are a ``game`` and a ``kind`` (mdp, bandit) that the ``proxy`` must have; both may be missing.
-    Raises ProxyError if the proxy cannot be loaded, or if its game or kind is another.
-    """
+    """One synthetic environment without its time limit, which `make_synthetic` adds. Raises ProxyError if the ``proxy``
+    cannot be loaded."""
 
     metadata = {"render_modes": []}
 
-    def __init__(self, proxy: Source = None, **requirements: Any) -> None:
-        self.proxy = _load_environment(proxy, **requirements)
+    def __init__(self, proxy: Source = None) -> None:
+        self.proxy = _load_environment(proxy)
         self.program = Program(self.proxy)
         self.observation_space, self.action_space = self.proxy.observation_space, self.proxy.action_space
         self._episodes: Episodes | None = None
@@ -56,9 +53,9 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return self._state[0].copy(), float(reward[0]), bool(terminated[0]), False, {}
 
 
-def make_synthetic(proxy: Source = None, **requirements: Any) -> gym.Env:
+def make_synthetic(proxy: Source = None) -> gym.Env:
     """Make a `SyntheticEnv` with the time limit of its proxy; ``gymnasium.make`` can only shorten the limit."""
-    env = SyntheticEnv(proxy, **requirements)
+    env = SyntheticEnv(proxy)
     limit = env.proxy.time_limit
     return env if limit is None else gym.wrappers.TimeLimit(env, limit)
 
@@ -67,7 +64,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     """``num_envs`` (N) copies of a synthetic environment, which are stepped at once. With the same seed, each of them
     equals a `SyntheticEnv` up to rounding.
 
-    ``requirements`` are as in `SyntheticEnv`. ``max_episode_steps`` can shorten the time limit of the proxy. With
+    ``max_episode_steps`` can shorten the time limit of the proxy. With
     ``autoreset_mode`` NEXT_STEP, the step after the last step of an episode starts the next episode and pays 0. With
     SAME_STEP, the last step returns the first observation of the next episode, and ``infos["final_obs"]`` has the final
     observation. SAME_STEP is better for bandits, because no step is only a reset. Raises ProxyError as `SyntheticEnv`.
@@ -81,9 +78,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         proxy: Source = None,
         max_episode_steps: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-        **requirements: Any,
     ) -> None:
-        self.num_envs, self.proxy = num_envs, _load_environment(proxy, **requirements)
+        self.num_envs, self.proxy = num_envs, _load_environment(proxy)
         self.program = Program(self.proxy)
         self.single_observation_space, self.single_action_space = self.proxy.observation_space, self.proxy.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -154,22 +150,13 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         return state.copy(), rewards, terminated, truncated, infos
 
 
-def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
-    """Load a learned environment. Raises ProxyError if that fails, if ``proxy`` is a learned reward, or if its game or
-    kind differs from ``game`` or ``kind`` (empty: any)."""
+def _load_environment(proxy: Source) -> Proxy:
+    """Load a learned environment. Raises ProxyError if that fails, or if ``proxy`` is a learned reward."""
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     if wrapper := KINDS[loaded.kind].used_by:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {wrapper} for it")
-    # The id without its version, in lower case: cartpole, cartpole-200 and CartPole-v1 all become cartpole.
-    base_name = loaded.game.partition(",")[0]
-    proxy_game = IDS.get(base_name, base_name).rpartition("-v")[0].lower()
-    if (game and proxy_game != game) or (kind and loaded.kind != kind):
-        raise ProxyError(
-            f"synthetic environment {str(loaded.path)!r}: {loaded.kind} of {loaded.game}; "
-            f"allowed: {kind} of {game}, or the id understudy/Synthetic-v0, which takes any"
-        )
     return loaded
 
 
