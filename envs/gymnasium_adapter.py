@@ -16,7 +16,7 @@ from torch import Tensor
 import envs.registration  # noqa: F401  # ids of this project
 from envs import wrappers
 from envs.base import EnvironmentFault, ReplayedEnvironment, Step
-from envs.names import CartPoleParameters, Game, first_line
+from envs.names import Game, first_line
 from envs.wrappers import BrokenContract
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -226,8 +226,8 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except BaseException as error:
-        if render and isinstance(error, TypeError) and "render_mode" in str(error):
-            raise SettingError(f"record: {game.name} cannot be drawn; it takes no render_mode") from error
+        if render and isinstance(error, TypeError):  # an argument that only the tensor program takes, or `render_mode`
+            raise SettingError(f"record: {game.name} cannot be drawn: {first_line(error)}") from error
         raise SettingError(f"gamename is {game.name!r}: {_cause_of(error)}") from error
     if problem:
         raise SettingError(f"gamename is {game.name!r}: {problem}", "gamename")
@@ -237,17 +237,9 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     return _wrap(env, game, images is not None)
 
 
-def _physics(game: Game) -> dict[str, Any]:
-    """Return the physics of CartPole in the arguments of ``game``, empty for other environments."""
-    if game.parameters is not CartPoleParameters:
-        return {}
-    return {name: value for name, value in game.kwargs.items() if name in CartPoleParameters.__dataclass_fields__}
-
-
 def _gym_kwargs(game: Game) -> dict[str, Any]:
-    """Return the arguments of ``game`` for `gym.make`, without the arguments of wrappers."""
-    in_wrappers = {"action_repeat", *_physics(game)}
-    kwargs = {name: value for name, value in game.kwargs.items() if name not in in_wrappers}
+    """Return the arguments of ``game`` for `gym.make`, without the argument of the wrapper `RepeatAction`."""
+    kwargs = {name: value for name, value in game.kwargs.items() if name != "action_repeat"}
     limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if limit is None:
         kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
@@ -270,13 +262,11 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Repeat actions, change physics and apply the wrappers of ``game``. Number the combinations of actions with
-    several parts. Convert images to stacks of grey frames, the newest one last, and other observations to vectors."""
+    """Repeat actions and apply the wrappers of ``game``. Number the combinations of actions with several parts. Convert
+    images to stacks of grey frames, the newest one last, and other observations to vectors."""
     action_repeat = game.kwargs.get("action_repeat", 1)
     if action_repeat > 1 and not _environment_repeats_actions(game):
         env = wrappers.RepeatAction(env, action_repeat)
-    if physics := _physics(game):
-        env = wrappers.CartPolePhysics(env, CartPoleParameters(**physics))
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if isinstance(env.action_space, wrappers.COMBINED):

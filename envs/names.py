@@ -85,8 +85,7 @@ _physics_setting = functools.partial(setting, above=0, maximum=1000.0)
 
 @dataclass(frozen=True)
 class CartPoleParameters(Parameters):
-    """Parameters of `envs.classic_control.CartPole` and `envs.wrappers.CartPolePhysics`; the defaults are
-    Gymnasium's."""
+    """Parameters of `envs.classic_control.CartPole`; the defaults are Gymnasium's."""
 
     gravity: float = _physics_setting(9.8, "of CartPole, in m/s^2")
     cart_mass: float = _physics_setting(1.0, "kg")
@@ -110,8 +109,7 @@ class Game:
     name: str
     gym_id: str = ""  # or ``module:id`` if a module must be imported first; may be empty if there are ``dynamics``
     max_return: float | None = None  # upper bound on returns, to which commanded returns are clipped; None if unknown
-    # Arguments of ``gymnasium.make`` and of ``dynamics``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and
-    # the fields of `CartPoleParameters` (`envs.wrappers.CartPolePhysics`).
+    # Arguments of ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`), and of ``dynamics``.
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()  # classes of ``envs/wrappers.py``, applied in order
     dynamics: str = ""  # ``module:class`` of the tensor program (`envs.tensor.Dynamics`); empty if there is none

@@ -1,5 +1,5 @@
-"""Gymnasium wrappers for observations, rewards, repeated actions and the physics of CartPole. Checks that agents can
-use the spaces and the results of an environment."""
+"""Gymnasium wrappers for observations, rewards and repeated actions. Checks that agents can use the spaces and the
+results of an environment."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box
 from torch.nn.functional import adaptive_avg_pool1d
 
-from envs.names import CartPoleParameters, first_line
+from envs.names import first_line
 from models.settings import StopNow, UserError, shorten
 
 MAX_COMBINATIONS = 4096  # of the parts of an action; the policy has an output for each combination
@@ -158,32 +158,6 @@ class RepeatAction(gym.Wrapper):
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
-
-
-class CartPolePhysics(gym.Wrapper):
-    """Gymnasium's CartPole with the physics of `envs.names.CartPoleParameters`, which may be sampled for each episode.
-    A seed gives other samples than in the tensor program."""
-
-    def __init__(self, env: gym.Env, physics: CartPoleParameters) -> None:
-        super().__init__(env)
-        self._physics = physics
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs_and_info = self.env.reset(seed=seed, options=options)
-        cart: Any = self.env.unwrapped
-        physics = self._physics
-        # Log-uniform factors. All are 1 if the spread is 1.
-        factors = physics.physics_spread ** cart.np_random.uniform(-1, 1, 4)
-        gravity_factor, cart_factor, pole_factor, length_factor = factors
-        cart.gravity = physics.gravity * gravity_factor
-        cart.masscart = physics.cart_mass * cart_factor
-        cart.masspole = physics.pole_mass * pole_factor
-        cart.length = physics.half_length * length_factor
-        cart.force_mag = physics.force
-        # Gymnasium's environment derives these once, when it is made.
-        cart.total_mass = cart.masscart + cart.masspole
-        cart.polemass_length = cart.masspole * cart.length
-        return obs_and_info
 
 
 class FlatObservation(gym.wrappers.FlattenObservation):

@@ -16,9 +16,9 @@ from envs import seeded
 from envs.classic_control import CartPole
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
-from envs.names import GAMES, CartPoleParameters, resolve
+from envs.names import GAMES, resolve
 from envs.tensor import TensorEnvironment
-from envs.wrappers import CartPolePhysics, RepeatAction
+from envs.wrappers import RepeatAction
 from hashed import random_actions
 from helpers import seeds_of
 from models.spaces import Discrete
@@ -119,10 +119,12 @@ def test_cartpole_physics_equal_gymnasium(state: tuple[float, ...], action: int,
     names = ("gravity", "cart_mass", "pole_mass", "half_length", "force")
     physics = dict(zip(names, numbers, strict=True))
     dynamics, gym_env = CartPole(**physics), make_gym_env("cartpole")
-    wrapped = CartPolePhysics(gym_env, CartPoleParameters(**physics))
-    wrapped.reset(seed=0)
-    gym_env.unwrapped.state = np.array(state)
-    _, reward, terminated, _, _ = wrapped.step(action)
+    gym_env.reset(seed=0)
+    cart: Any = gym_env.unwrapped
+    cart.gravity, cart.masscart, cart.masspole, cart.length, cart.force_mag = numbers
+    cart.total_mass, cart.polemass_length = cart.masscart + cart.masspole, cart.masspole * cart.length
+    cart.state = np.array(state)
+    _, reward, terminated, _, _ = gym_env.step(action)
     next_state, *_ = result = dynamics.step(
         torch.tensor(state, dtype=torch.float64)[None, None], torch.tensor([[action]])
     )
