@@ -55,7 +55,7 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 		echo "make setup: $(VENV) has no pip; remove the folder, and make setup creates it" >&2; exit 2; }
 	@echo "Installing understudy[$*] into $(VENV): some minutes, 2 GB on disk, and more with an NVIDIA card's libraries"
 	@$(INSTALL) -c constraints.txt -e '.[$*]'
-	@$(if $(findstring dev,$*),echo "Compiling machine code: two minutes" && $(RUN) -c 'from control.loops.compiled_agent import warm; warm()')
+	@$(if $(findstring dev,$*),echo "Compiling machine code: two minutes" && $(RUN) -m tests.warm)
 	@touch $@
 
 train: trainer  ## first landing: PPO on LunarLander, some two minutes, then a figure and a film

@@ -24,11 +24,8 @@ from control.loops.compiled import (
 from control.loops.steps import StepLoop
 from control.loops.threads import for_members
 from envs import compiled as envs
-from envs.make import make_environment
 from models.machine import Array, exact_inlined, kernel
-from models.registry import agent_class, default_config
 from models.spaces import Continuous
-from models.streams import Streams
 
 
 class PythonStep(NamedTuple):
@@ -193,15 +190,3 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
     else:
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
     return True
-
-
-def warm() -> None:
-    """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
-    discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
-    for game, implementation in [*discrete, ("cliff", "QLearning"), ("pendulum", "SAC"), ("pendulum", "TD3")]:
-        config = default_config(implementation, game)
-        environment = make_environment(game, 1, config.num_envs, time_limit=1)  # episodes of one step
-        agent: Any = agent_class(implementation)(config, environment.spaces, [0])
-        loop = StepLoop(agent, environment, Streams([0]))
-        use_machine_code(loop)
-        loop.machine_code.compile_ahead(loop, environment)
