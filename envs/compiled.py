@@ -115,28 +115,26 @@ def real_environment(environment: Environment) -> Environment:
     return environment.real if isinstance(environment, RewardedEnvironment) else environment
 
 
-def can_compile(environment: Environment) -> bool:
-    """Return whether compiled functions can compute the environment's steps and rewards. They cannot if the network phi
-    of a learned reward reads the environment's info, if phi is a Python function, or if it needs symexp and its values
-    are not in a table."""
+def make_world(environment: Environment, cells_only: bool = False) -> World | None:
+    """Return the `World` of an environment. With ``cells_only`` a map becomes a `Map`, for agents that need only the
+    number of the cell.
+
+    Return None if compiled functions cannot compute its steps and rewards. They cannot if the network phi of a learned
+    reward reads the environment's info, if phi is a Python function, or if it needs symexp and its values are not in a
+    table."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
         # `mode.info` and `mode.state` say whether phi reads the info and the state.
         if mode.info or (mode.state and not isinstance(phi, Phi)):
-            return False
+            return None
         if isinstance(phi, Phi) and phi.uses_symexp and phi.table is None:
-            return False
-    return _kind(real_environment(environment)) is not None
-
-
-def make_world(environment: Environment, cells_only: bool = False) -> World | None:
-    """Return the `World` of an environment, or None if it has no compiled version (`can_compile`). With ``cells_only``
-    a map becomes a `Map`, for agents that need only the number of the cell."""
-    if not can_compile(environment):
-        return None
+            return None
     real = real_environment(environment)
+    kind = _kind(real)
+    if kind is None:
+        return None
     assert isinstance(real, TensorEnvironment)
-    kind, dynamics, spaces = _kind(real), real.dynamics, real.spaces
+    dynamics, spaces = real.dynamics, real.spaces
     fields: dict[str, Any] = {"kind": kind, "obs_size": spaces.obs_shape[0], "actions": spaces.action_size}
     if spaces.max_episode_steps is not None:
         fields["limit"] = spaces.max_episode_steps

@@ -265,7 +265,7 @@ def can_compile_agent(agent: Any) -> bool:
 
 def can_compile(loop: StepLoop) -> bool:
     """Return whether the loop's agent and environment have compiled functions that support their settings."""
-    return can_compile_agent(loop.agent) and envs.can_compile(loop.environment)
+    return can_compile_agent(loop.agent) and envs.make_world(loop.environment) is not None
 
 
 def make_tests(agent: InnerAgent, real: Environment, seeds: Tensor, every: int) -> tuple[envs.World, Tests] | None:

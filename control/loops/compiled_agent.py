@@ -15,6 +15,7 @@ from control.loops.compiled import (
     KINDS,
     CompiledLoop,
     MachineCode,
+    can_compile,
     can_compile_agent,
     choose,
     improve,
@@ -23,7 +24,6 @@ from control.loops.compiled import (
 )
 from control.loops.steps import StepLoop
 from control.loops.threads import for_members
-from envs import compiled as envs
 from models.machine import Array, exact_inlined, kernel
 from models.spaces import Continuous
 
@@ -185,7 +185,7 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
     step. Return False and change nothing if the agent has no machine code for its settings."""
     if not can_compile_agent(loop.agent):
         return False
-    if envs.can_compile(loop.environment):
+    if can_compile(loop):
         loop.machine_code = CompiledLoop(threads)
     else:
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
