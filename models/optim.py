@@ -159,63 +159,20 @@ class MemberAdam(FlatOptimizer):
                 tensor.copy_(torch.where(learning.unsqueeze(1), tensor, old_tensor))
 
 
-def _fused_adamw(
-    params: list[Tensor],
-    grads: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    counts: list[Tensor],
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float = 0.0,
-) -> None:
-    """Make one step of AdamW on all ``params``, by torch's fused kernel. ``means`` and ``squares`` are the moments,
-    ``counts []`` the numbers of earlier steps. Parameters, moments and counts are updated in place."""
-    no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
-    rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
-    options = {"fused": True, "amsgrad": False, "maximize": False, "capturable": params[0].is_cuda}
-    adamw(params, grads, means, squares, no_maxima, counts, **rates, **options)  # type: ignore[arg-type]
+class AdamW(LeanOptimizer, torch.optim.AdamW):
+    """`torch.optim.AdamW` that does not load torch's compiler."""
 
-
-class AdamW:
-    """Adam (Kingma & Ba 2015) with a weight decay that does not depend on the learning rate: ``x <- x - lr m / (sqrt(v)
-    + eps) - decay x`` with bias-corrected m and v.
-
-    This is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
-    2023. torch multiplies its ``weight_decay`` by the learning rate, so ``decay / lr`` is passed to it. The fused
-    kernel of `torch.optim.AdamW` is called directly, because the class around it takes longer than a small update. The
-    numbers of a member must fill whole blocks (`models.layers`), as the kernel rounds the last ones differently.
-    """
-
-    def __init__(self, params: Sequence[Tensor], lr: float, betas: tuple[float, float], eps: float, decay: float):
-        self.params, self.lr, self.betas, self.eps, self.decay = list(params), lr, betas, eps, decay
-        self.means = [torch.zeros_like(param) for param in self.params]
-        self.squares = [torch.zeros_like(param) for param in self.params]
-        self.counts = [torch.zeros((), device=param.device) for param in self.params]
-
-    @torch.no_grad()
-    def update(self, grads: Sequence[Tensor]) -> None:
-        """Make one step with ``grads``, one for each parameter, of its shape."""
-        settings = (self.lr, self.betas, self.eps, self.decay / self.lr)
-        _fused_adamw(self.params, list(grads), self.means, self.squares, self.counts, *settings)
-
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        return {"means": self.means, "squares": self.squares, "counts": self.counts}
-
-    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        check_like(self.state_dict(), state, "optimizer")
-        for name, tensors in self.state_dict().items():
-            for tensor, saved_tensor in zip(tensors, state[name], strict=True):
-                tensor.copy_(saved_tensor)
+    step = torch.no_grad()(_undecorated(torch.optim.AdamW.step))
 
 
 class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). With
     ``separate_steps`` members may also step separately, so ``count`` is a tensor ``[M]`` int64 instead of one integer.
 
-    The fused kernel (see `AdamW`) is called once for all members if they have one learning rate and one step count,
-    otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`."""
+    The fused kernel of `torch.optim.AdamW` is called directly, because the class around it takes longer than a small
+    update. It is called once for all members if they have one learning rate and one step count, otherwise once per
+    member. Raises ValueError unless D is a multiple of `BLOCK`, because the kernel rounds the last numbers
+    differently."""
 
     def __init__(
         self,
@@ -248,7 +205,12 @@ class LockstepAdam(FlatOptimizer):
         """Make one step of one member, or of all members (``slice(None)``), after ``count`` earlier steps."""
         param, mean, square = self.param[member], self.mean[member], self.square[member]  # views
         counts = [torch.tensor(float(count))]
-        _fused_adamw([param], [grad[member]], [mean], [square], counts, lr, self.betas, self.eps)
+        no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
+        beta1, beta2 = self.betas
+        # Without weight decay this is Adam. Parameters, moments and counts are updated in place.
+        rates = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": self.eps, "weight_decay": 0.0}
+        options = {"fused": True, "amsgrad": False, "maximize": False}
+        adamw([param], [grad[member]], [mean], [square], no_maxima, counts, **rates, **options)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

@@ -334,8 +334,7 @@ def flat(parameters: Iterable[Tensor]) -> Tensor:
 
 def mean_gradient(agent: Agent, net: MlpNetwork) -> Tensor:
     optimizer = agent.values.optimizer if net is agent.values.q_network else agent.model.optimizer
-    (place,) = (i for i, param in enumerate(optimizer.params) if param is net.flat)
-    return optimizer.means[place][ME]
+    return optimizer.state[net.flat]["exp_avg"][ME]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,4 +1,4 @@
-"""Adam, AdamW and gradient clipping against torch, and independence of members."""
+"""Adam and gradient clipping against torch, and independence of members."""
 
 import copy
 from typing import Any
@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.optim import Adam, AdamW, LockstepAdam, MemberAdam, clip_gradients
+from models.optim import Adam, LockstepAdam, MemberAdam, clip_gradients
 from rounding import assert_near
 
-RATES, BETAS, EPS, DECAY = [1e-2, 3e-2, 1e-3], (0.8, 0.99), 1e-6, 1e-3
+RATES, BETAS, EPS = [1e-2, 3e-2, 1e-3], (0.8, 0.99), 1e-6
 STARTS = [0, 7, 29]  # the first update of members that start at different times
 
 
@@ -25,9 +25,7 @@ def make_optimizer(kind: type, start: Tensor, rates: list[float] | float = 1e-2)
     """An optimizer of one parameter ``start [M, D]``; only `MemberAdam` takes a list of rates."""
     if kind is Adam:
         return Adam([start.clone().requires_grad_()], rates if isinstance(rates, float) else 1e-2, BETAS, EPS)
-    if kind is MemberAdam:
-        return MemberAdam(start.clone(), torch.tensor(rates).expand(len(start)), BETAS, EPS)
-    return AdamW([start.clone()], 1e-2, BETAS, EPS, DECAY)
+    return MemberAdam(start.clone(), torch.tensor(rates).expand(len(start)), BETAS, EPS)
 
 
 def state(optimizer: Any) -> list[Tensor]:
@@ -35,9 +33,7 @@ def state(optimizer: Any) -> list[Tensor]:
     if isinstance(optimizer, torch.optim.Optimizer):
         (param,) = optimizer.param_groups[0]["params"]
         return [param, *optimizer.state[param].values()]
-    if isinstance(optimizer, MemberAdam):
-        return [optimizer.param, optimizer.mean, optimizer.square]
-    return [*optimizer.params, *optimizer.means, *optimizer.squares]
+    return [optimizer.param, optimizer.mean, optimizer.square]
 
 
 def descend(optimizer: Any, grads: list[Tensor]) -> Tensor:
@@ -47,7 +43,7 @@ def descend(optimizer: Any, grads: list[Tensor]) -> Tensor:
             state(optimizer)[0].grad = grad.clone()
             optimizer.step()
         else:
-            optimizer.update(grad if isinstance(optimizer, MemberAdam) else [grad.clone()])
+            optimizer.update(grad)
     return state(optimizer)[0].detach()
 
 
@@ -135,17 +131,3 @@ def test_bias_correction_beyond_first_table() -> None:
     weight = descend(make_optimizer(MemberAdam, torch.zeros(1, 1), 1e-3), grads)
     expected = descend(torch_adam(torch.zeros(1, 1).double(), 1e-3), [grad.double() for grad in grads])
     assert weight.item() == pytest.approx(expected.item(), rel=1e-4)
-
-
-PAPER_SETTINGS = {"lr": 2e-4, "betas": (0.9, 0.99), "eps": 1e-5, "decay": 1e-6}  # Young et al. 2023
-
-
-@pytest.mark.parametrize("changes", [{}, {"lr": 3.125e-6}, {"lr": 1e-2, "decay": 1e-3}, {"decay": 0.0}], ids=str)
-def test_adamw_equals_torch(changes: dict[str, float]) -> None:
-    """torch multiplies its decay by the step size, we do not."""
-    start, grads = 0.1 * torch.randn(3, 37), gradients(50, 3, 37)
-    settings: Any = PAPER_SETTINGS | changes
-    weights = descend(AdamW([start.clone()], **settings), grads)
-    decay = settings.pop("decay") / settings["lr"]
-    expected = descend(torch.optim.AdamW([start.clone().requires_grad_()], **settings, weight_decay=decay), grads)
-    assert_near(weights, expected)

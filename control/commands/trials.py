@@ -339,7 +339,8 @@ def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best
     rates remain. The best score is read from the checkpoint file ``best`` of this trial, -inf if it does not exist."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-            saved_group["lr"] = group["lr"]
+            # A weight decay may depend on the learning rate.
+            saved_group |= {name: group[name] for name in ("lr", "weight_decay") if name in group}
     checkpoint.run_state["best"] = checkpoints.load(best).run_state["best"] if best.exists() else -math.inf
     module.restore(checkpoint)
 

@@ -85,7 +85,7 @@ class Agent(StepAgent):
             self.replay_buffer = Transitions(columns, config.buffer_size, members, device)
         self.values = ActionValues(config, self.model.size, self.num_actions, seeds, device)
         optimizers = (self.values.optimizer, self.model.optimizer)
-        self._optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
+        self.optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
         self._compute_update = compile_function(self._values_update, device) if config.compile else self._values_update
         self.noise = self._noise_blocks()
         self.steps = 0  # environment steps so far
@@ -187,7 +187,8 @@ class Agent(StepAgent):
         if "starts" in random_numbers:
             batch = self.replay_buffer.batch(random_numbers["starts"])
         self._latest_update = self._compute_update(batch, random_numbers)
-        self.values.optimizer.update([self._latest_update.gradient])
+        self.values.q_network.flat.grad = self._latest_update.gradient
+        self.values.optimizer.step()
         # A clone, because a captured graph overwrites its results in the next update.
         return losses | {"loss": self._latest_update.loss.clone()}
 
@@ -241,18 +242,8 @@ class Agent(StepAgent):
         return means
 
     def status(self) -> dict[str, Tensor]:
-        lr = torch.full((self.members,), self.values.optimizer.lr, dtype=torch.float64)
         buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
-        return {"train/learning_rate": lr, "train/buffer_size": buffer_sizes}
-
-    def training_state(self) -> dict[str, Any]:
-        optimizer_states = [optimizer.state_dict() for optimizer in self._optimizers]
-        return super().training_state() | {"optimizers": optimizer_states}
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        super().load_training_state(state)
-        for optimizer, optimizer_state in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(optimizer_state)
+        return super().status() | {"train/buffer_size": buffer_sizes}
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:

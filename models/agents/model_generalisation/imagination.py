@@ -251,8 +251,11 @@ class _LearnedModel(Imagination):
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
         total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]  # at least a sum with a gradient
         # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
-        grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
-        self.optimizer.update(grads)
+        params = list(self.parameters())
+        grads = torch.autograd.grad(total.sum(), params, allow_unused=True, materialize_grads=True)
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad
+        self.optimizer.step()
         return {name: mean.detach() for name, mean in means.items()}
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:

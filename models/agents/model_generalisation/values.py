@@ -92,9 +92,10 @@ def make_network(config: Config, inputs: int, outputs: int, streams: Streams, de
 
 
 def make_optimizer(config: Config, params: Sequence[Tensor], lr: float) -> AdamW:
-    """Build the family's optimiser of ``params``."""
-    betas = (config.adam_beta1, config.adam_beta2)
-    return AdamW(params, lr, betas, config.adam_eps, config.weight_decay)
+    """Build the family's optimiser of ``params``. Its weight decay does not depend on the learning rate, by which torch
+    multiplies it."""
+    betas, decay = (config.adam_beta1, config.adam_beta2), config.weight_decay / lr
+    return AdamW(params, lr, betas, config.adam_eps, weight_decay=decay, fused=True)
 
 
 def one_hot(action: Tensor, num_actions: int) -> Tensor:
