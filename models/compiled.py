@@ -251,8 +251,7 @@ def make_learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: 
 
 @compiled
 def adam(learner, m, grad):
-    """Make a step of `MemberAdam` for member ``m`` of a `Learner` with gradient ``grad [D]``, with default betas and
-    eps."""
+    """Make a step of `MemberAdam` for member ``m`` of a `Learner` with gradient ``grad [D]``."""
     learner.counts[m] += 1
     count, params = learner.counts[m], learner.flat_parameters[m]
     mean, square = learner.mean[m], learner.square[m]

@@ -36,7 +36,8 @@ class Curiosity(Stateful):
     def __init__(self, config: Intrinsic, seeds: Sequence[int], layers: list[Dense], lr: float):
         self.config = config
         self.network = Network(layers, Streams.from_name(seeds, "curiosity"))
-        self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr))
+        self.weights = self.network.flat.detach()  # [M, D], shares the memory of the network
+        self.optimizer = MemberAdam(self.weights, torch.full((len(seeds),), lr))
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
         """Return rewards ``[M, B]`` for ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``, ``next_obs [M, B, O]``.
@@ -47,15 +48,6 @@ class Curiosity(Stateful):
         """Make one step of Adam on ``loss [M]``, in the members ``learning [M]`` bool (None: all)."""
         (gradient,) = torch.autograd.grad(loss.sum(), self.network.flat)
         self.optimizer.update(gradient, learning)
-
-    @property
-    def weights(self) -> Tensor:
-        """The weights of the network, ``[M, D]``, without autograd. Writing to this view changes the network."""
-        return self.network.flat.detach()
-
-    @weights.setter
-    def weights(self, weights: Tensor) -> None:
-        self.weights.copy_(weights)
 
 
 class Icm(Curiosity):

@@ -216,10 +216,14 @@ class MLP:
         """Run the network with parameters ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]`` in both layouts.
         Autograd can differentiate it."""
         layers = self.layers(flat.detach())
-        if self.products is Rows:
-            return _forward(x, flat, self, layers)
-        outputs = _forward(x.transpose(1, 2), flat, self, layers)  # [M, outputs, B]
-        return outputs.transpose(1, 2).contiguous()
+        is_columns = self.products is Columns
+        if is_columns:
+            x = x.transpose(1, 2)  # [M, inputs, B]
+        if torch.is_grad_enabled():
+            outputs: Tensor = _Differentiable.apply(x, flat, self, layers)
+        else:
+            outputs = self.forward(layers, x)[-1]
+        return outputs.transpose(1, 2).contiguous() if is_columns else outputs
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]`` from each member's stream."""
@@ -347,19 +351,11 @@ class MlpNetwork(nn.Module):
         return self.mlp.layers(self.flat.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        return _forward(x, self.flat, self.mlp, self.layers())
+        return self.mlp(self.flat, x)
 
     def activations(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
         """Return the result of `MLP.forward`, with the module's weights or with the weights ``flat [M, D]``."""
         return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
-
-
-def _forward(x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
-    """Return the output of ``mlp`` for ``x``, with parameters ``flat [M, size]``. Output and ``x`` are in the layout of
-    ``mlp``. ``layers`` are views of these parameters without autograd."""
-    if torch.is_grad_enabled():
-        return _Differentiable.apply(x, flat, mlp, layers)  # type: ignore[no-any-return]
-    return mlp.forward(layers, x)[-1]
 
 
 class _Differentiable(torch.autograd.Function):

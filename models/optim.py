@@ -1,6 +1,7 @@
 """Adam and gradient clipping on parameters ``[M, D]``, separately for each of M members (independent agents)."""
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.optim.adamw import adamw
 
 from models.layers import BLOCK
 from models.state import Stateful, check_like
+
+BETA1, BETA2 = 0.9, 0.999  # Adam's decay rates for the mean of gradients and of squared gradients
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
@@ -32,10 +35,8 @@ class Adam(LeanOptimizer):
     computed as Python floats. As tensors, ``beta ** step`` would differ by an ulp between SIMD and scalar code, so a
     member alone would differ from the same member among others."""
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
-    ):
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "step_count": 0})
+    def __init__(self, params: Iterable[Tensor], lr: float, eps: float = 1e-8):
+        super().__init__(params, {"lr": lr, "betas": (BETA1, BETA2), "eps": eps, "step_count": 0})
         self.lr_factor: Tensor | None = None  # [M], factor on each member's learning rate
 
     @torch.no_grad()
@@ -43,17 +44,15 @@ class Adam(LeanOptimizer):
         """Make one step with the gradients ``param.grad``. Parameters without a gradient do not change."""
         for group in self.param_groups:
             group["step_count"] += 1
-            beta1, beta2 = group["betas"]
-            correction1 = 1 - beta1 ** group["step_count"]
-            root_correction2 = (1 - beta2 ** group["step_count"]) ** 0.5
+            correction1 = 1 - BETA1 ** group["step_count"]
+            root_correction2 = (1 - BETA2 ** group["step_count"]) ** 0.5
             for param in group["params"]:
                 if param.grad is None:
                     continue
                 state = self.state[param]  # an empty dictionary before the parameter's first step
                 if not state:
                     state["mean"], state["square"] = torch.zeros_like(param), torch.zeros_like(param)
-                moments = state["mean"], state["square"]
-                update = _update_moments(param.grad, *moments, group["betas"], root_correction2, group["eps"])
+                update = _update_moments(param.grad, state["mean"], state["square"], root_correction2, group["eps"])
                 update.mul_(group["lr"] / correction1)
                 if self.lr_factor is not None:
                     trailing_ones = [1] * (update.dim() - 1)
@@ -69,31 +68,25 @@ class Adam(LeanOptimizer):
         super().load_state_dict(state_dict)
 
 
-def _update_moments(
-    grad: Tensor, mean: Tensor, square: Tensor, betas: tuple[float, float], root_correction2: float | Tensor, eps: float
-) -> Tensor:
+def _update_moments(grad: Tensor, mean: Tensor, square: Tensor, root_correction2: float | Tensor, eps: float) -> Tensor:
     """Update Adam's moments ``mean`` and ``square`` in place by ``grad``. Return ``mean / (sqrt(square) /
     root_correction2 + eps)``, the step without the learning rate and the first bias correction. ``root_correction2`` is
     the square root of the second bias correction."""
-    beta1, beta2 = betas
-    mean.mul_(beta1).add_(grad * (1 - beta1))
-    square.mul_(beta2).add_(grad.square().mul_(1 - beta2))
+    mean.mul_(BETA1).add_(grad * (1 - BETA1))
+    square.mul_(BETA2).add_(grad.square().mul_(1 - BETA2))
     denominator = square.sqrt().div_(root_correction2).add_(eps)
     return mean / denominator
 
 
 @functools.cache
-def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
+def _corrections() -> tuple[Tensor, Tensor]:
     """Return two tables of Adam's bias corrections, indexed by step count and computed in float64: 1 / (1 -
     beta1**count), and the square root of 1 - beta2**count. They end when both are 1 in float32, as at all larger
     counts. Entry 0 has no effect."""
-    beta1, beta2 = betas
-    factor1, root_correction2, count = [1.0], [1.0], 0
-    while count == 0 or max(betas) ** count > 2e-8:  # 1 ± 2e-8 is 1 in float32
-        count += 1
-        factor1.append(1 / (1 - beta1**count))
-        root_correction2.append((1 - beta2**count) ** 0.5)
-    return torch.tensor(factor1), torch.tensor(root_correction2)
+    counts = range(1, math.ceil(math.log(2e-8, BETA2)) + 1)  # 1 ± 2e-8 is 1 in float32
+    factor1 = [1 / (1 - BETA1**count) for count in counts]
+    root_correction2 = [(1 - BETA2**count) ** 0.5 for count in counts]
+    return torch.tensor([1.0, *factor1]), torch.tensor([1.0, *root_correction2])
 
 
 class FlatOptimizer(Stateful):
@@ -111,8 +104,8 @@ class FlatOptimizer(Stateful):
     count: Any  # number of steps, of all members or of each
     update: Callable[..., None]
 
-    def __init__(self, param: Tensor, lr: Any, betas: tuple[float, float], eps: float):
-        self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
+    def __init__(self, param: Tensor, lr: Any, eps: float = 1e-8):
+        self.param, self.lr, self.eps = param, lr, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)  # Adam's moments
 
     def zero_grad(self) -> None:
@@ -136,23 +129,21 @@ class MemberAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
     (``lr [M]``) and a step count, and so a separate bias correction."""
 
-    def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
-        super().__init__(param, lr, betas, eps)
-        self.count = torch.zeros(param.shape[0], dtype=torch.int64, device=param.device)
-        factor1, root_correction2 = _corrections(betas)
-        self._factor1, self._root_correction2 = factor1.to(param.device), root_correction2.to(param.device)
+    def __init__(self, param: Tensor, lr: Tensor):
+        super().__init__(param, lr)
+        self.count = torch.zeros(param.shape[0], dtype=torch.int64)
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
         """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). The other members do
-        not change in any bit. No data is copied to the host."""
+        not change in any bit."""
         state = (self.param, self.mean, self.square)
         old_state = [] if learning is None else [tensor.clone() for tensor in state]
         self.count += 1 if learning is None else learning
-        index = self.count.clamp(max=len(self._factor1) - 1)  # the last entries are for all later counts
-        factor1 = self._factor1[index].unsqueeze(1)  # [M, 1]
-        root_correction2 = self._root_correction2[index].unsqueeze(1)
-        update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps)
+        tables = _corrections()
+        index = self.count.clamp(max=len(tables[0]) - 1)  # the last entries are for all later counts
+        factor1, root_correction2 = (table[index].unsqueeze(1) for table in tables)  # [M, 1] each
+        update = _update_moments(grad, self.mean, self.square, root_correction2, self.eps)
         self.param.sub_(update.mul_(self.lr.unsqueeze(1) * factor1))
         if learning is not None:
             for tensor, old_tensor in zip(state, old_state, strict=True):
@@ -174,17 +165,10 @@ class LockstepAdam(FlatOptimizer):
     member. Raises ValueError unless D is a multiple of `BLOCK`, because the kernel rounds the last numbers
     differently."""
 
-    def __init__(
-        self,
-        param: Tensor,
-        lr: Sequence[float],
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        separate_steps: bool = False,
-    ):
+    def __init__(self, param: Tensor, lr: Sequence[float], eps: float = 1e-8, separate_steps: bool = False):
         if param.shape[1] % BLOCK:
             raise ValueError(f"{param.shape[1]} numbers a member are no multiple of {BLOCK}")
-        super().__init__(param, list(lr), betas, eps)
+        super().__init__(param, list(lr), eps)
         self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if separate_steps else 0
 
     @torch.no_grad()
@@ -206,9 +190,8 @@ class LockstepAdam(FlatOptimizer):
         param, mean, square = self.param[member], self.mean[member], self.square[member]  # views
         counts = [torch.tensor(float(count))]
         no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
-        beta1, beta2 = self.betas
         # Without weight decay this is Adam. Parameters, moments and counts are updated in place.
-        rates = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": self.eps, "weight_decay": 0.0}
+        rates = {"lr": lr, "beta1": BETA1, "beta2": BETA2, "eps": self.eps, "weight_decay": 0.0}
         options = {"fused": True, "amsgrad": False, "maximize": False}
         adamw([param], [grad[member]], [mean], [square], no_maxima, counts, **rates, **options)  # type: ignore[arg-type]
 

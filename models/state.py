@@ -41,8 +41,9 @@ class Stateful:
                 continue
             value = check_like(current_value, state[name], f"{type(self).__name__}.{name}")
             if isinstance(value, Tensor):
-                value = value.to(current_value.device)
-            setattr(self, name, value)
+                current_value.copy_(value)
+            else:
+                setattr(self, name, value)
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:

@@ -41,7 +41,7 @@ class DuelingQNetwork:
         """Sample initial parameters ``[M, size]`` from each member's stream: features, value, advantage."""
         return torch.cat([part.initial(streams) for part in self.parts], 1)
 
-    def advantage_of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
+    def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
         """Return the network that computes the advantages of one member (`MLP.of_member`). The best action has the
         largest advantage, so a greedy policy needs no value."""
         feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
@@ -145,10 +145,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        if isinstance(self.network, DuelingQNetwork):
-            layers, activations = self.network.advantage_of_member(self.flat_parameters, member)
-        else:
-            layers, activations = self.network.of_member(self.flat_parameters, member)
+        layers, activations = self.network.of_member(self.flat_parameters, member)
         return GreedyNetwork(layers, activations, "argmax")
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
