@@ -30,33 +30,11 @@ def implementations() -> dict[str, Family]:
     return families
 
 
-# Implementation -> names from other libraries and books for which error messages suggest it.
-_ALIASES = {
-    "DDQN": ("DQN", "double DQN", "C51", "QR-DQN", "IQN", "Ape-X DQN", "R2D2"),
-    "DuelingDDQN": ("Rainbow", "dueling DQN", "D3QN"),
-    "A2C": ("A3C", "AC", "actor-critic"),
-    "VPG": ("REINFORCE", "PG", "policy gradient", "vanilla policy gradient"),
-    "PPO": ("PPO2", "APPO", "TRPO", "IMPALA", "ACKTR", "ACER"),
-    "DDPG": ("D4PG",),
-    "SAC": ("TQC", "REDQ", "CrossQ", "soft actor-critic"),
-    "UDRL": ("upside-down RL", "upside-down", "decision transformer", "DT"),
-    "CategoricalLatent": ("Dreamer", "DreamerV2", "DreamerV3"),
-}
-
-
-def _resolve_alias(name: str) -> str:
-    """Return the implementation for ``name``, a name in `_ALIASES`. Return any other ``name`` unchanged."""
-    for implementation, aliases in _ALIASES.items():
-        if match_spelling(name, aliases) in aliases:  # without a match, `match_spelling` returns ``name`` itself
-            return implementation
-    return name
-
-
 def family(name: str) -> Family:
     """Return the family of implementation ``name``. Raises SettingError if there is no such implementation."""
     families = implementations()
     if name not in families:
-        raise choice_error("implementation", name, families, guess=_resolve_alias(name))
+        raise choice_error("implementation", name, families)
     return families[name]
 
 
@@ -83,7 +61,7 @@ def parse_agents(names: str) -> list[str]:
         raise SettingError(f"agent is {names!r}, which {problem}; allowed: {allowed}", "agent")
     for name in agents:
         if name not in inner_agents():
-            raise choice_error("agent", name, inner_agents(), guess=_resolve_alias(name))
+            raise choice_error("agent", name, inner_agents())
     return agents
 
 

@@ -40,7 +40,6 @@ PPO --seed 1 -> 'PPO' is not a flag; flags start with --; did you mean '--implem
 --lr 1e-320 -> lr is 1e-320; allowed: number, greater than 0, at least 1.17549435e-38 in size unless it is 0
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
---implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
 --algo muzero -> implementation is 'muzero'; allowed: ...
 --implementation DDQN --gamename cartpole --feature_dim 9 -> --feature_dim has no effect: head is 'plain'
 --implementation UDRL --gamename cartpole --hidden_sizes 16 --activation tanh
