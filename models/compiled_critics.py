@@ -1,9 +1,9 @@
 """Actor, twin critics and replay buffer in machine code: the part that TD3, discrete TD3 and SAC share
 (`TwinCriticAgent`).
 
-In compiled functions, ``agent`` is `Members` of one of these kinds, ``ac`` its `ActorCritic`, ``work`` is `Work`, ``m``
-a member, ``t`` a step of the block, ``e`` an environment, ``update`` the index of an update after step ``t``. Importing
-this requires Numba.
+In compiled functions, ``agent`` is `Members` of one of these kinds, which has the fields of `ActorCritic` and further
+ones, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment, ``update`` the index of an
+update after step ``t``. Importing this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import torch
 
 from models import compiled as nets
 from models.contract import AgentPolicy
-from models.machine import Array, compiled
+from models.machine import Array, compiled, inlined
 from models.off_policy import TwinCriticAgent
 from models.tiles import copy
 
@@ -40,6 +40,9 @@ class ActorCritic(NamedTuple):
     discount: np.float32
     tau: np.float32
     twins: bool  # whether the second critic is used
+    replay: nets.Replay
+    episodes: Array  # [M], finished
+    loss: Array  # [M]
 
 
 class Work(NamedTuple):
@@ -68,8 +71,8 @@ def make_members(
     buffer."""
     critics, critic = agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
-    actor_critic = nets.make_record(
-        ActorCritic,
+    return nets.make_record(
+        record,
         agent,
         random_numbers,
         actor=nets.make_net(agent.network),
@@ -80,24 +83,23 @@ def make_members(
         action_vector=np.empty((agent.members, agent.envs, agent.action_size), np.float32),
         bounds=nets.make_bounds(agent.spaces.actions),
         twins=critics.twins,
+        replay=nets.make_replay(agent, random_numbers["replay"], steps),
+        loss=loss.numpy(),
     )
-    replay = nets.make_replay(agent, random_numbers["replay"], steps)
-    return nets.make_record(record, agent, random_numbers, ac=actor_critic, replay=replay, loss=loss.numpy())
 
 
 def make_work(agent: Any) -> Work:
     """Allocate scratch memory for one thread. ``agent`` is `Members`."""
-    ac: ActorCritic = agent.ac
-    batch_size, action_size = agent.replay.uniform.shape[3], ac.action_size
-    actor = nets.make_layers(ac.actor, batch_size)
+    batch_size, action_size = agent.replay.uniform.shape[3], agent.action_size
+    actor = nets.make_layers(agent.actor, batch_size)
     return Work(
-        scratch=np.empty((2, ac.actor.widest), np.float32),
-        continuous_action=np.empty(len(ac.bounds.low), np.float32),
+        scratch=np.empty((2, agent.actor.widest), np.float32),
+        continuous_action=np.empty(len(agent.bounds.low), np.float32),
         actor=actor,
-        critic1=nets.make_layers(ac.critic1, batch_size),
-        critic2=nets.make_layers(ac.critic2, batch_size),
-        actor_grad=np.zeros(ac.actor_learner.flat_parameters.shape[1], np.float32),
-        grad=np.zeros(ac.learner.flat_parameters.shape[1], np.float32),
+        critic1=nets.make_layers(agent.critic1, batch_size),
+        critic2=nets.make_layers(agent.critic2, batch_size),
+        actor_grad=np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32),
+        grad=np.zeros(agent.learner.flat_parameters.shape[1], np.float32),
         td_target=np.empty(batch_size, np.float32),
         sample=np.zeros((agent.replay.table.shape[2], actor.acts.shape[2]), np.float32),
         std=np.empty((action_size, batch_size), np.float32),
@@ -113,19 +115,19 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
 
     def choose(agent, work, m, t, e, obs, state):
         """Write the exploring action for ``obs [O]`` to ``work.continuous_action [A]`` in the environment's units, and
-        to ``ac.action_vector[m, e]`` in [-1, 1] (`TwinCriticAgent.act`). Return 0, because there is no discrete
+        to ``agent.action_vector[m, e]`` in [-1, 1] (`TwinCriticAgent.act`). Return 0, because there is no discrete
         action."""
-        ac, row = agent.ac, 0
+        row = 0
         is_learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
         if is_learning:  # other members act at random, without the actor
-            row = nets.outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch)
-        for i in range(ac.action_size):
+            row = nets.outputs_row(agent.actor, agent.actor_learner.flat_parameters[m], obs, work.scratch)
+        for i in range(agent.action_size):
             if is_learning:
                 scaled = exploring_action(agent, work.scratch[row], m, t, e, i)
             else:
-                scaled = np.float32(2) * ac.random[m, t, e, i] - ONE
-            ac.action_vector[m, e, i] = nets.nan_to_zero(scaled)
-            work.continuous_action[i] = nets.scale_action(ac.bounds, ac.action_vector[m, e, i], i)
+                scaled = np.float32(2) * agent.random[m, t, e, i] - ONE
+            agent.action_vector[m, e, i] = nets.nan_to_zero(scaled)
+            work.continuous_action[i] = nets.scale_action(agent.bounds, agent.action_vector[m, e, i], i)
         return 0
 
     return choose
@@ -143,58 +145,58 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
     """Write the step into the replay buffer, with the action vector (`TwinCriticAgent.observe`)."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
     position = nets.write_values(row, 0, obs)
-    position = nets.write_values(row, position, agent.ac.action_vector[m, e])
+    position = nets.write_values(row, position, agent.action_vector[m, e])
     position = nets.write_values(row, position, next_obs)
     row[position], row[position + 1] = reward, discount
 
 
-@compiled
-def run_actor_on_next_obs(ac, work, params):
+@inlined
+def run_actor_on_next_obs(agent, work, params):
     """Run the actor with parameters ``params [D]`` on the next observations of the minibatch in ``work.sample``. The
     outputs are then in the last layer of ``work.actor.acts``."""
-    copy(work.sample, ac.obs_size + ac.action_size, work.actor.acts[0], 0, ac.obs_size)
-    nets.forward(ac.actor, params, work.actor)
+    copy(work.sample, agent.obs_size + agent.action_size, work.actor.acts[0], 0, agent.obs_size)
+    nets.forward(agent.actor, params, work.actor)
 
 
 @compiled
-def write_next_values(ac, work, m):
+def write_next_values(agent, work, m):
     """Write the values of the next states to ``work.td_target [B]`` (`TwinCritics.target_values`). The caller has run
     the actor on the next observations, and written the next actions to the first critic's inputs."""
-    batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
-    copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, ac.obs_size)
-    copy(work.critic1.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size + ac.action_size)
-    target_params = ac.learner.target_parameters[m]
-    nets.forward(ac.critic1, target_params, work.critic1)
-    if ac.twins:
-        nets.forward(ac.critic2, target_params, work.critic2)
+    batch_size, depth = len(work.td_target), len(agent.critic1.sizes) - 1
+    copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, agent.obs_size)
+    copy(work.critic1.acts[0], 0, work.critic2.acts[0], 0, agent.obs_size + agent.action_size)
+    target_params = agent.learner.target_parameters[m]
+    nets.forward(agent.critic1, target_params, work.critic1)
+    if agent.twins:
+        nets.forward(agent.critic2, target_params, work.critic2)
     for column in range(batch_size):
         value1, value2 = work.critic1.acts[depth, 0, column], work.critic2.acts[depth, 0, column]
         # NaN counts as smallest; it is the only value that differs from itself.
-        is_second = ac.twins and (value2 < value1 or value2 != value2)
+        is_second = agent.twins and (value2 < value1 or value2 != value2)
         work.td_target[column] = value2 if is_second else value1
 
 
 @compiled
-def update_critics(ac, work, m):
+def update_critics(agent, work, m):
     """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`). Return the loss before the
     step. ``work.td_target [B]`` must hold the values of the next states, and is replaced by the targets. The
     observations of the minibatch remain in both critics' inputs."""
-    pair_size, td_target = ac.obs_size + ac.action_size, work.td_target
-    reward_at = pair_size + ac.obs_size
+    pair_size, td_target = agent.obs_size + agent.action_size, work.td_target
+    reward_at = pair_size + agent.obs_size
     for column in range(len(td_target)):
         # Read the next value before the sample. In another order, the compiler rounds the target differently.
         next_value = td_target[column]
         # The discount is 0 after a termination.
         reward, discount = work.sample[reward_at, column], work.sample[reward_at + 1, column]
-        td_target[column] = reward + ac.discount * discount * next_value
+        td_target[column] = reward + agent.discount * discount * next_value
     # The first rows of the minibatch, observations and actions, are the inputs of the critics.
     copy(work.sample, 0, work.critic1.acts[0], 0, pair_size)
     copy(work.sample, 0, work.critic2.acts[0], 0, pair_size)
-    params, grad = ac.learner.flat_parameters[m], work.grad
-    loss = _critic_gradient(ac.critic1, params, work.critic1, grad, td_target)
-    if ac.twins:
-        loss += _critic_gradient(ac.critic2, params, work.critic2, grad, td_target)
-    nets.adam(ac.learner, m, grad)
+    params, grad = agent.learner.flat_parameters[m], work.grad
+    loss = _critic_gradient(agent.critic1, params, work.critic1, grad, td_target)
+    if agent.twins:
+        loss += _critic_gradient(agent.critic2, params, work.critic2, grad, td_target)
+    nets.adam(agent.learner, m, grad)
     return loss
 
 
@@ -212,29 +214,20 @@ def _critic_gradient(net, params, layers, grad, td_target):
     return total / np.float32(batch_size)
 
 
-@compiled
-def run_actor(ac, work, m):
+@inlined
+def run_actor(agent, work, m):
     """Run the actor of member ``m`` on the observations that `update_critics` has left in the first critic's
     inputs."""
-    copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, ac.obs_size)
-    nets.forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
+    copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, agent.obs_size)
+    nets.forward(agent.actor, agent.actor_learner.flat_parameters[m], work.actor)
 
 
-@compiled
-def actor_backward(ac, work, m):
+@inlined
+def actor_backward(agent, work, m):
     """Write the gradient of the actor's weights to ``work.actor_grad [D]``, by backpropagation from the last layer of
     ``work.actor.grads``."""
-    params = ac.actor_learner.flat_parameters[m]
-    nets.backward(ac.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
-
-
-@compiled
-def update_actor_and_targets(ac, work, m):
-    """Make a step of the actor with the gradient in ``work.actor_grad``. Then move the target actor and the target
-    critics."""
-    nets.adam(ac.actor_learner, m, work.actor_grad)
-    nets.follow(ac.actor_learner, m, ac.tau)
-    nets.follow(ac.learner, m, ac.tau)
+    params = agent.actor_learner.flat_parameters[m]
+    nets.backward(agent.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
 
 
 def make_delayed_improve(write_next_values, write_actor_gradient):  # type: ignore[no-untyped-def]
@@ -247,23 +240,25 @@ def make_delayed_improve(write_next_values, write_actor_gradient):  # type: igno
         """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
         critics' loss."""
         write_next_values(agent, work, m, t, update)
-        loss = update_critics(agent.ac, work, m)
-        if agent.ac.learner.counts[m] % agent.policy_delay == 0:
+        loss = update_critics(agent, work, m)
+        if agent.learner.counts[m] % agent.policy_delay == 0:
             write_actor_gradient(agent, work, m, t, update)
-            update_actor_and_targets(agent.ac, work, m)
+            nets.adam(agent.actor_learner, m, work.actor_grad)
+            nets.follow(agent.actor_learner, m, agent.tau)
+            nets.follow(agent.learner, m, agent.tau)
         return loss
 
     return nets.make_improve(delayed_update)
 
 
 @compiled
-def q1_gradient(ac, work, m):
+def q1_gradient(agent, work, m):
     """Write the gradient of the mean of the first critic's values with respect to its inputs to
     ``work.critic1.grads[0]`` (`TwinCritics.first_values`). The inputs must be in ``work.critic1.acts[0]``."""
-    depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
+    depth, params = len(agent.critic1.sizes) - 1, agent.learner.flat_parameters[m]
     batch_size = len(work.td_target)
-    nets.forward(ac.critic1, params, work.critic1)
+    nets.forward(agent.critic1, params, work.critic1)
     for column in range(batch_size):
         work.critic1.grads[depth, 0, column] = np.float32(1 / batch_size)
     # Without ``need_grad``, nothing is written to ``work.grad``.
-    nets.backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
+    nets.backward(agent.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)

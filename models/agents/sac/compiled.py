@@ -3,9 +3,10 @@
 `models.compiled_critics` explains the arguments of compiled functions. Importing this requires Numba.
 """
 
+from collections import namedtuple
 from functools import partial
 from math import log
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +14,10 @@ from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.sac.agent import LOG_STD_BOUNDS
 from models.agents.sac.agent import Agent as Agent
-from models.compiled import Replay, backward, clip, forward
+from models.compiled import backward, clip, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
-from models.machine import Array, compiled, exact_inlined
+from models.machine import compiled, exact_inlined
 from models.tiles import copy
 
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
@@ -25,40 +26,32 @@ _MIN_LOG_STD, _MAX_LOG_STD = np.float32(LOG_STD_BOUNDS[0]), np.float32(LOG_STD_B
 _HALF, _TWO, _LOG_2, _HALF_LOG_2PI = (np.float32(number) for number in (0.5, 2, log(2), HALF_LOG_TWO_PI))
 
 
-class Members(NamedTuple):
-    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors. The last
-    weight of the actor is log alpha; it has no target weights."""
-
-    ac: ActorCritic
-    replay: Replay
-    episodes: Array  # [M], finished
-    loss: Array  # [M]
-    now: Array  # [M, T, U, A, B], normal numbers that sample actions in the minibatch's states
-    target_entropy: np.float32
-    learn_temperature: bool
-
-
+# The last weight of the actor is log alpha; it has no target weights. ``now`` are normal numbers [M, T, U, A, B], which
+# sample actions in the minibatch's states.
+Members: Any = namedtuple(  # type: ignore[misc]
+    "Members", [*ActorCritic._fields, "now", "target_entropy", "learn_temperature"]
+)
 make_members = partial(critics.make_members, Members)
 
 
 @exact_inlined
 def _exploring_action(agent, outputs, m, t, e, i):
     """Sample coordinate ``i`` of the action from ``outputs`` of the actor (`Agent._explore`)."""
-    std = np.exp(clip(outputs[agent.ac.action_size + i], _MIN_LOG_STD, _MAX_LOG_STD))
-    return np.tanh(outputs[i] + std * agent.ac.explore[m, t, e, i])
+    std = np.exp(clip(outputs[agent.action_size + i], _MIN_LOG_STD, _MAX_LOG_STD))
+    return np.tanh(outputs[i] + std * agent.explore[m, t, e, i])
 
 
 @compiled
-def _sample_actions(ac, work, noise):
+def _sample_actions(agent, work, noise):
     """Sample actions from the actor's outputs by standard normal ``noise [A, B]`` (`agent.sample`). Write the actions
     to the first critic's inputs, their standard deviations to ``work.std``, and their log-probabilities to
     ``work.log_prob``."""
-    outputs = work.actor.acts[len(ac.actor.sizes) - 1]
+    outputs = work.actor.acts[len(agent.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
-    for i in range(ac.action_size):
+    for i in range(agent.action_size):
         for column in range(len(work.log_prob)):
-            log_std = clip(outputs[ac.action_size + i, column], _MIN_LOG_STD, _MAX_LOG_STD)
+            log_std = clip(outputs[agent.action_size + i, column], _MIN_LOG_STD, _MAX_LOG_STD)
             std = np.exp(log_std)
             pre_tanh = outputs[i, column] + std * noise[i, column]
             normal_log_prob = -_HALF * noise[i, column] * noise[i, column] - log_std - _HALF_LOG_2PI
@@ -67,36 +60,36 @@ def _sample_actions(ac, work, noise):
             log_tanh_derivative = -_TWO * (np.log1p(np.exp(-_TWO * magnitude)) + magnitude - _LOG_2)
             work.log_prob[column] += normal_log_prob - log_tanh_derivative
             work.std[i, column] = std
-            work.critic1.acts[0, ac.obs_size + i, column] = np.tanh(pre_tanh)
+            work.critic1.acts[0, agent.obs_size + i, column] = np.tanh(pre_tanh)
 
 
 @compiled
-def _min_q_gradient(ac, work, m):
+def _min_q_gradient(agent, work, m):
     """Compute the gradient of the mean of the smaller value of both critics with respect to their inputs. It is the sum
     of ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
-    depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
+    depth, params = len(agent.critic1.sizes) - 1, agent.learner.flat_parameters[m]
     batch_size = len(work.td_target)
-    forward(ac.critic1, params, work.critic1)
-    forward(ac.critic2, params, work.critic2)
+    forward(agent.critic1, params, work.critic1)
+    forward(agent.critic2, params, work.critic2)
     share = np.float32(1 / batch_size)  # d mean / d the smaller value
     for column in range(batch_size):
         is_first = work.critic1.acts[depth, 0, column] <= work.critic2.acts[depth, 0, column]
         work.critic1.grads[depth, 0, column] = share if is_first else np.float32(0)
         work.critic2.grads[depth, 0, column] = np.float32(0) if is_first else share
-    backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
-    backward(ac.critic2, params, work.critic2, work.grad, need_grad=False, need_input_grad=True)
+    backward(agent.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
+    backward(agent.critic2, params, work.critic2, work.grad, need_grad=False, need_input_grad=True)
 
 
 @compiled
 def _write_actor_gradient(agent, work, m, noise):
     """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]`` (`Agent.update_actor`).
     Actions are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
-    ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
-    obs_size, action_size, batch_size = ac.obs_size, ac.action_size, len(work.log_prob)
-    critics.run_actor(ac, work, m)  # writes the outputs from which actions are sampled
-    _sample_actions(ac, work, noise)
+    params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
+    obs_size, action_size, batch_size = agent.obs_size, agent.action_size, len(work.log_prob)
+    critics.run_actor(agent, work, m)  # writes the outputs from which actions are sampled
+    _sample_actions(agent, work, noise)
     copy(work.critic1.acts[0], obs_size, work.critic2.acts[0], obs_size, action_size)
-    _min_q_gradient(ac, work, m)
+    _min_q_gradient(agent, work, m)
     log_alpha_at = len(params) - 1  # after the network's weights
     log_prob_grad = np.exp(params[log_alpha_at]) / np.float32(batch_size)
     for i in range(action_size):
@@ -112,7 +105,7 @@ def _write_actor_gradient(agent, work, m, noise):
             is_within_bounds = _MIN_LOG_STD <= log_std and log_std <= _MAX_LOG_STD
             work.actor.grads[depth, i, column] = mean_grad
             work.actor.grads[depth, action_size + i, column] = log_std_grad if is_within_bounds else np.float32(0)
-    critics.actor_backward(ac, work, m)
+    critics.actor_backward(agent, work, m)
     log_prob_sum = np.float32(0)
     for column in range(batch_size):
         log_prob_sum += work.log_prob[column]
@@ -125,10 +118,10 @@ def _write_actor_gradient(agent, work, m, noise):
 def _write_next_values(agent, work, m, t, update):
     """Write the values of the next states, minus ``alpha log pi(a'|s')``, to ``work.td_target [B]``
     (`Agent.next_q`)."""
-    ac, params = agent.ac, agent.ac.actor_learner.flat_parameters[m]
-    critics.run_actor_on_next_obs(ac, work, params)
-    _sample_actions(ac, work, ac.next[m, t, update])
-    critics.write_next_values(ac, work, m)
+    params = agent.actor_learner.flat_parameters[m]
+    critics.run_actor_on_next_obs(agent, work, params)
+    _sample_actions(agent, work, agent.next[m, t, update])
+    critics.write_next_values(agent, work, m)
     alpha = np.exp(params[len(params) - 1])
     for column in range(len(work.log_prob)):
         work.td_target[column] -= alpha * work.log_prob[column]
@@ -139,10 +132,10 @@ def _update(agent, work, m, t, update):
     """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
     critics' loss."""
     _write_next_values(agent, work, m, t, update)
-    loss = critics.update_critics(agent.ac, work, m)
+    loss = critics.update_critics(agent, work, m)
     _write_actor_gradient(agent, work, m, agent.now[m, t, update])
-    nets.adam(agent.ac.actor_learner, m, work.actor_grad)
-    nets.follow(agent.ac.learner, m, agent.ac.tau)
+    nets.adam(agent.actor_learner, m, work.actor_grad)
+    nets.follow(agent.learner, m, agent.tau)
     return loss
 
 

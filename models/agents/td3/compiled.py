@@ -3,75 +3,64 @@
 `models.compiled_critics` explains the arguments of compiled functions. Importing this requires Numba.
 """
 
+from collections import namedtuple
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.td3.agent import Agent as Agent
-from models.compiled import Replay, clip
+from models.compiled import clip
 from models.compiled_critics import ONE, ActorCritic
-from models.machine import Array, compiled, exact_inlined
+from models.machine import compiled, exact_inlined
 
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
 
 
-class Members(NamedTuple):
-    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors."""
-
-    ac: ActorCritic
-    replay: Replay
-    episodes: Array  # [M], finished
-    loss: Array  # [M]
-    action_std: np.float32
-    policy_std: np.float32
-    policy_std_clip: np.float32
-    policy_delay: int
-
-
+Members: Any = namedtuple(  # type: ignore[misc]
+    "Members", [*ActorCritic._fields, "action_std", "policy_std", "policy_std_clip", "policy_delay"]
+)
 make_members = partial(critics.make_members, Members)
 
 
 @exact_inlined
 def _exploring_action(agent, outputs, m, t, e, i):
     """Return coordinate ``i`` of the exploring action for ``outputs`` of the actor (`Agent._explore`)."""
-    noise = agent.ac.explore[m, t, e, i] * agent.action_std
+    noise = agent.explore[m, t, e, i] * agent.action_std
     return clip(np.tanh(outputs[i]) + noise, -ONE, ONE)
 
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
     """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
-    ac = agent.ac
-    critics.run_actor_on_next_obs(ac, work, ac.actor_learner.target_parameters[m])
-    outputs, max_noise = work.actor.acts[len(ac.actor.sizes) - 1], agent.policy_std_clip
-    for i in range(ac.action_size):
+    critics.run_actor_on_next_obs(agent, work, agent.actor_learner.target_parameters[m])
+    outputs, max_noise = work.actor.acts[len(agent.actor.sizes) - 1], agent.policy_std_clip
+    for i in range(agent.action_size):
         for column in range(len(work.td_target)):
-            noise = clip(ac.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
-            work.critic1.acts[0, ac.obs_size + i, column] = clip(np.tanh(outputs[i, column]) + noise, -ONE, ONE)
-    critics.write_next_values(ac, work, m)
+            noise = clip(agent.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
+            work.critic1.acts[0, agent.obs_size + i, column] = clip(np.tanh(outputs[i, column]) + noise, -ONE, ONE)
+    critics.write_next_values(agent, work, m)
 
 
 @compiled
 def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). The actor's actions
     overwrite the actions in the first critic's inputs."""
-    ac = agent.ac
-    batch_size, depth = len(work.td_target), len(ac.actor.sizes) - 1
-    critics.run_actor(ac, work, m)
-    for i in range(ac.action_size):
+    batch_size, depth = len(work.td_target), len(agent.actor.sizes) - 1
+    critics.run_actor(agent, work, m)
+    for i in range(agent.action_size):
         for column in range(batch_size):
-            work.critic1.acts[0, ac.obs_size + i, column] = np.tanh(work.actor.acts[depth, i, column])
-    critics.q1_gradient(ac, work, m)
-    for i in range(ac.action_size):
-        row = ac.obs_size + i  # of the action in the critic's inputs
+            work.critic1.acts[0, agent.obs_size + i, column] = np.tanh(work.actor.acts[depth, i, column])
+    critics.q1_gradient(agent, work, m)
+    for i in range(agent.action_size):
+        row = agent.obs_size + i  # of the action in the critic's inputs
         for column in range(batch_size):
             action, q_grad = work.critic1.acts[0, row, column], work.critic1.grads[0, row, column]
             work.actor.grads[depth, i, column] = -q_grad * (ONE - action * action)
-    critics.actor_backward(ac, work, m)
+    critics.actor_backward(agent, work, m)
 
 
 choose = critics.make_choose(_exploring_action)

@@ -4,18 +4,20 @@ and greedy play.
 `models.compiled_critics` explains the arguments of compiled functions. Importing this requires Numba.
 """
 
+from collections import namedtuple
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from models import compiled as nets
 from models import compiled_critics as critics
+from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
 from models.agents.td3_discrete.agent import Agent as Agent
-from models.compiled import Replay, better, clip, nan_to_zero, outputs_row
-from models.compiled_critics import ONE, ActorCritic
-from models.machine import Array, compiled
+from models.compiled import better, clip, nan_to_zero, outputs_row
+from models.compiled_critics import ONE
+from models.machine import compiled
 
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
@@ -23,26 +25,19 @@ _FIXED, _ANNEALED, _LEARNED = range(3)  # in the order of the choices of the set
 _ANNEALED_SHARE, _ANNEALING_UPDATES = np.float32(1 - FINAL_SHARE), np.float32(ANNEALING_UPDATES)
 
 
-class Members(NamedTuple):
-    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors. The last
-    weight of the actor is the logarithm of the temperature."""
-
-    ac: ActorCritic
-    replay: Replay
-    episodes: Array  # [M], finished
-    loss: Array  # [M]
-    act_gumbel: Array  # [M, T, A, E], Gumbel noise on logits
-    next_gumbel: Array  # [M, T, U, A, B], Gumbel noise on the target actor's logits
-    gumbel: Array  # [M, T, U, A, B], Gumbel noise on the actor's logits in its update
-    action_std: np.float32
-    policy_std: np.float32
-    policy_std_clip: np.float32
-    policy_delay: int
-    gumbel_softmax_hard: bool  # whether vectors are one-hot, with the gradient of the softmax
-    gumbel_temperature: int  # `_FIXED`, `_ANNEALED` or `_LEARNED`
-    gumbel_softmax_temp: np.float32  # the initial temperature
-
-
+# The last weight of the actor is the logarithm of the temperature.
+Members: Any = namedtuple(  # type: ignore[misc]
+    "Members",
+    [
+        *td3.Members._fields,
+        "act_gumbel",  # [M, T, A, E], Gumbel noise on logits
+        "next_gumbel",  # [M, T, U, A, B], Gumbel noise on the target actor's logits
+        "gumbel",  # [M, T, U, A, B], Gumbel noise on the actor's logits in its update
+        "gumbel_softmax_hard",  # whether vectors are one-hot, with the gradient of the softmax
+        "gumbel_temperature",  # `_FIXED`, `_ANNEALED` or `_LEARNED`
+        "gumbel_softmax_temp",  # the initial temperature
+    ],
+)
 make_members = partial(critics.make_members, Members)
 
 
@@ -54,7 +49,7 @@ def _temperature(agent, m, params):
         return np.exp(params[len(params) - 1])
     if agent.gumbel_temperature == _FIXED:
         return agent.gumbel_softmax_temp
-    progress = min(np.float32(agent.ac.learner.counts[m]) / _ANNEALING_UPDATES, ONE)
+    progress = min(np.float32(agent.learner.counts[m]) / _ANNEALING_UPDATES, ONE)
     return agent.gumbel_softmax_temp * (ONE - _ANNEALED_SHARE * progress)
 
 
@@ -81,22 +76,22 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 
 def choose(agent, work, m, t, e, obs, state):
     """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`): the index of the largest number in an action
-    vector, which is written to ``ac.action_vector[m, e]``."""
-    ac, best = agent.ac, 0
-    num_actions, params, vector = ac.action_size, ac.actor_learner.flat_parameters[m], ac.action_vector[m, e]
+    vector, which is written to ``agent.action_vector[m, e]``."""
+    best = 0
+    num_actions, params, vector = agent.action_size, agent.actor_learner.flat_parameters[m], agent.action_vector[m, e]
     if nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t)):
-        row = outputs_row(ac.actor, params, obs, work.scratch)
+        row = outputs_row(agent.actor, params, obs, work.scratch)
         # The noise is ``[A, 1]``, so the sample is written to column 0 of ``work.action_probs``.
         gumbel, temperature = agent.act_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
         largest = _gumbel_softmax(work.scratch[row], gumbel, 0, temperature, work.action_probs)
         for i in range(num_actions):
             sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.action_probs[i, 0]
-            vector[i] = nan_to_zero(sampled + ac.explore[m, t, e, i] * agent.action_std)
+            vector[i] = nan_to_zero(sampled + agent.explore[m, t, e, i] * agent.action_std)
             best = i if vector[i] > vector[best] else best
         return best
     # The member does not learn yet: the 1 of a one-hot vector is at the largest of A uniform numbers.
     for i in range(num_actions):
-        best = i if ac.random[m, t, e, i] > ac.random[m, t, e, best] else best
+        best = i if agent.random[m, t, e, i] > agent.random[m, t, e, best] else best
     for i in range(num_actions):
         vector[i] = np.float32(i == best)
     return best
@@ -105,36 +100,36 @@ def choose(agent, work, m, t, e, obs, state):
 @compiled
 def _write_next_values(agent, work, m, t, update):
     """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
-    ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
-    critics.run_actor_on_next_obs(ac, work, params)
-    logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.next_gumbel[m, t, update]
+    params = agent.actor_learner.target_parameters[m]
+    critics.run_actor_on_next_obs(agent, work, params)
+    logits, gumbel = work.actor.acts[len(agent.actor.sizes) - 1], agent.next_gumbel[m, t, update]
     temperature, max_noise = _temperature(agent, m, params), agent.policy_std_clip
     for column in range(len(work.td_target)):
         # This also writes the sampled vector to ``work.probs[:, column]``.
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
-        for i in range(ac.action_size):
+        for i in range(agent.action_size):
             sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
-            noise = clip(ac.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
-            work.critic1.acts[0, ac.obs_size + i, column] = sampled + noise
-    critics.write_next_values(ac, work, m)
+            noise = clip(agent.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
+            work.critic1.acts[0, agent.obs_size + i, column] = sampled + noise
+    critics.write_next_values(agent, work, m)
 
 
 @compiled
 def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). Sampled action vectors
     overwrite the actions in the first critic's inputs."""
-    ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
-    obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
+    params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
+    obs_size, num_actions, batch_size = agent.obs_size, agent.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
     gumbel = agent.gumbel[m, t, update]
-    critics.run_actor(ac, work, m)  # writes ``logits``
+    critics.run_actor(agent, work, m)  # writes ``logits``
     for column in range(batch_size):
         # This also writes the sampled vector to ``work.probs[:, column]``.
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(num_actions):
             sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
             work.critic1.acts[0, obs_size + i, column] = sampled
-    critics.q1_gradient(ac, work, m)  # writes d mean value / d inputs to ``work.critic1.grads[0]``
+    critics.q1_gradient(agent, work, m)  # writes d mean value / d inputs to ``work.critic1.grads[0]``
     # Then backpropagation through the softmax. A one-hot vector has the same gradient (straight-through).
     log_temperature_grad = np.float32(0)
     for column in range(batch_size):
@@ -147,7 +142,7 @@ def _write_actor_gradient(agent, work, m, t, update):
             # z = (logits + gumbel) / T, so dz / d log T = -z, and d loss / dz = T d loss / d logits.
             log_temperature_grad -= logit_grad * (logits[i, column] + gumbel[i, column])
             work.actor.grads[depth, i, column] = logit_grad
-    critics.actor_backward(ac, work, m)
+    critics.actor_backward(agent, work, m)
     is_learned = agent.gumbel_temperature == _LEARNED
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
 
