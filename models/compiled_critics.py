@@ -6,6 +6,7 @@ ones, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an en
 update after step ``t``. Importing this requires Numba.
 """
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,22 +46,10 @@ class ActorCritic(NamedTuple):
     loss: Array  # [M]
 
 
-class Work(NamedTuple):
-    """Scratch memory for one member."""
-
-    scratch: Array  # [2, widest], for `single`
-    continuous_action: Array  # [A], the action in the environment's units; empty if actions are discrete
-    actor: nets.Layers
-    critic1: nets.Layers
-    critic2: nets.Layers
-    actor_grad: Array  # [D]
-    grad: Array  # [2 D], of both critics
-    td_target: Array  # [B]
-    sample: Array  # [2 O + A + 2, columns], rows of the replay buffer: obs, action vector, next_obs, reward, discount
-    std: Array  # [A, B], standard deviations of sampled actions
-    log_prob: Array  # [B], log-probabilities of sampled actions
-    probs: Array  # [A, B], samples of the Gumbel-softmax
-    action_probs: Array  # [A, 1], the sample of an action
+Work = namedtuple(
+    "Work",
+    "scratch continuous_action actor critic1 critic2 actor_grad grad td_target sample std log_prob probs action_probs",
+)
 
 
 def make_members(
@@ -89,23 +78,24 @@ def make_members(
 
 
 def make_work(agent: Any) -> Work:
-    """Allocate scratch memory for one thread. ``agent`` is `Members`."""
+    """Allocate scratch memory for one member. ``agent`` is `Members`."""
     batch_size, action_size = agent.replay.uniform.shape[3], agent.action_size
     actor = nets.make_layers(agent.actor, batch_size)
     return Work(
-        scratch=np.empty((2, agent.actor.widest), np.float32),
-        continuous_action=np.empty(len(agent.bounds.low), np.float32),
+        scratch=np.empty((2, agent.actor.widest), np.float32),  # for `single`
+        continuous_action=np.empty(len(agent.bounds.low), np.float32),  # in the environment's units; empty if discrete
         actor=actor,
         critic1=nets.make_layers(agent.critic1, batch_size),
         critic2=nets.make_layers(agent.critic2, batch_size),
         actor_grad=np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32),
-        grad=np.zeros(agent.learner.flat_parameters.shape[1], np.float32),
+        grad=np.zeros(agent.learner.flat_parameters.shape[1], np.float32),  # of both critics
         td_target=np.empty(batch_size, np.float32),
+        # Rows: obs, action vector, next_obs, reward, discount.
         sample=np.zeros((agent.replay.table.shape[2], actor.acts.shape[2]), np.float32),
-        std=np.empty((action_size, batch_size), np.float32),
-        log_prob=np.empty(batch_size, np.float32),
-        probs=np.empty((action_size, batch_size), np.float32),
-        action_probs=np.empty((action_size, 1), np.float32),
+        std=np.empty((action_size, batch_size), np.float32),  # standard deviations of sampled actions
+        log_prob=np.empty(batch_size, np.float32),  # log-probabilities of sampled actions
+        probs=np.empty((action_size, batch_size), np.float32),  # samples of the Gumbel-softmax
+        action_probs=np.empty((action_size, 1), np.float32),  # the sample of an action
     )
 
 

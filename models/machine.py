@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -24,7 +24,6 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.extending import overload
 
-F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
 # Names of the files with compiled functions or their constants.
 _COMPILED_FILES = (
@@ -120,34 +119,6 @@ class _SelfContainedCompiler(Compiler):  # type: ignore[misc]
         return super().define_pipelines()
 
 
-def kernel(function: F) -> F:
-    """Compile like `exact`, for functions that Python calls. The results do not depend on whether this process compiled
-    or loaded the function, nor on the other functions it has loaded."""
-    return _compile(function, EXACT | {"pipeline_class": _SelfContainedCompiler})
-
-
-def exact(function: F) -> F:
-    """Compile a function that compiled code calls, at its first use, and cache it on disk. Operations are neither
-    reordered nor fused."""
-    return _compile(function, EXACT | INNER)
-
-
-def exact_inlined(function: F) -> F:
-    """Compile like `exact` and inline into the caller. For a short function, passing a large named tuple (`World`,
-    `Members`) takes longer than the work itself."""
-    return _compile(function, EXACT_INLINED)
-
-
-def compiled(function: F) -> F:
-    """Compile like `exact`, but allow reordered sums and fused multiply-add."""
-    return _compile(function, FAST | INNER)
-
-
-def inlined(function: F) -> F:
-    """Compile like `compiled` and inline into the caller."""
-    return _compile(function, FAST | INNER | INLINE)
-
-
 def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
     """Save the ``code`` of a ``signature`` in the cache with Numba's function ``save``, under a lock. Without the lock,
     two processes could write the code of two signatures to the same file, and a later process would call the wrong
@@ -159,7 +130,7 @@ def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
         save(signature, code)
 
 
-def _compile(function: F, options: dict[str, Any]) -> F:
+def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Return ``function`` as a function that Numba compiles at its first call with ``options``, and caches in
     `cache_folder`. Numba's global settings of the cache, which it reads while it creates the function, are changed only
     during this call."""
@@ -170,9 +141,21 @@ def _compile(function: F, options: dict[str, Any]) -> F:
     try:
         dispatcher: Any = numba.njit(cache=True, **options)(function)
         dispatcher._cache.save_overload = functools.partial(_save_locked, dispatcher._cache.save_overload)
-        return dispatcher  # type: ignore[no-any-return]
+        return dispatcher
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = saved_settings
+
+
+# Decorators of functions. With `exact`, operations are neither reordered nor fused. With `compiled`, sums may be
+# reordered, and multiply-add may be fused. The other two also inline a function into its callers. For a short function,
+# passing a large named tuple (`World`, `Members`) takes longer than the work itself.
+exact = functools.partial(_compile, options=EXACT | INNER)
+exact_inlined = functools.partial(_compile, options=EXACT_INLINED)
+compiled = functools.partial(_compile, options=FAST | INNER)
+inlined = functools.partial(_compile, options=FAST | INNER | INLINE)
+# As `exact`, for functions that Python calls. The results do not depend on whether this process compiled or loaded the
+# function, nor on the other functions it has loaded.
+kernel = functools.partial(_compile, options=EXACT | {"pipeline_class": _SelfContainedCompiler})
 
 
 def type_predicate(kind: type) -> Any:

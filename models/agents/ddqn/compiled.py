@@ -5,6 +5,7 @@ arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a s
 Importing this requires Numba.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from models import compiled as nets
 from models.agents.ddqn.agent import Agent, DuelingQNetwork
-from models.compiled import Layers, Learner, Net, Replay
+from models.compiled import Learner, Net, Replay
 from models.contract import AgentPolicy
 from models.machine import Array, compiled, exact_inlined
 from models.mlp import MLP
@@ -51,19 +52,7 @@ class Members(NamedTuple):
     tau: np.float32
 
 
-class Work(NamedTuple):
-    """Scratch memory for one member. ``columns`` is B, rounded up to whole vectors."""
-
-    scratch: Array  # [4, widest], for `single`
-    continuous_action: Array  # empty: actions are discrete
-    trunk: Layers
-    value: Layers
-    advantage: Layers
-    q: Array  # [A, columns], action values, later d loss / d q
-    online_q: Array  # [A, columns], of next_obs
-    td_target: Array  # [1, columns]
-    sample: Array  # [2 O + 4, columns], rows of the table, then their weights in the loss: 1 / B, 0 in padding
-    grad: Array  # [D]
+Work = namedtuple("Work", "scratch continuous_action trunk value advantage q online_q td_target sample grad")
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
@@ -105,21 +94,21 @@ def make_player(policy: AgentPolicy) -> Player:
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate scratch memory for one thread. Unused columns contain zeros."""
+    """Allocate scratch memory for one member. The columns are a minibatch, and zeros up to whole vectors."""
     batch_size, network = agent.replay.uniform.shape[3], agent.network
     layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
-    # Rows: obs, next_obs, action, reward, discount, and the weight of each column in the loss.
+    # Rows: obs, next_obs, action, reward, discount, and the weight of each column in the loss: 1 / B, 0 in padding.
     sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
     sample[-1, :batch_size] = 1 / batch_size
     return Work(
-        scratch=np.empty((4, network.widest), np.float32),
-        continuous_action=np.empty(0, np.float32),
+        scratch=np.empty((4, network.widest), np.float32),  # for `single`
+        continuous_action=np.empty(0, np.float32),  # actions are discrete
         trunk=layers[0],
         value=layers[1],
         advantage=layers[2],
-        q=np.zeros((network.num_actions, num_columns), np.float32),
-        online_q=np.zeros((network.num_actions, num_columns), np.float32),
+        q=np.zeros((network.num_actions, num_columns), np.float32),  # action values, later d loss / d q
+        online_q=np.zeros((network.num_actions, num_columns), np.float32),  # of next_obs
         td_target=np.zeros((1, num_columns), np.float32),
         sample=sample,
         grad=np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32),

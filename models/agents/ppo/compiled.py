@@ -5,6 +5,7 @@ arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a s
 Only some settings are supported (`can_compile`). Importing this requires Numba.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -64,22 +65,11 @@ class Members(NamedTuple):
     normalize_advantage: bool
 
 
-class Work(NamedTuple):
-    """Scratch memory for one member. N is the number of rows of a rollout."""
-
-    scratch: Array  # [2, widest], for `single`
-    continuous_action: Array  # [A], after clipping
-    actor: nets.Layers
-    critic: nets.Layers
-    value: Array  # [N], like the next four
-    next_value: Array
-    log_prob: Array
-    advantage: Array
-    returns: Array
-    minibatch: Array  # [B], row numbers in the rollout
-    minibatch_advantage: Array  # [B]
-    grad: Array  # [D]
-    statistics: Array  # [7], sums over the minibatches of a pass
+Work = namedtuple(
+    "Work",
+    "scratch continuous_action actor critic value next_value log_prob advantage returns minibatch minibatch_advantage "
+    "grad statistics",
+)
 
 
 def can_compile(agent: Agent) -> bool:
@@ -143,11 +133,11 @@ def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate scratch memory for one thread."""
+    """Allocate scratch memory for one member."""
     num_rows, batch_size = len(agent.table), agent.batch_size
     return Work(
-        scratch=np.empty((2, agent.actor.widest), np.float32),
-        continuous_action=np.empty(agent.action_size, np.float32),
+        scratch=np.empty((2, agent.actor.widest), np.float32),  # for `single`
+        continuous_action=np.empty(agent.action_size, np.float32),  # after clipping
         actor=nets.make_layers(agent.actor, batch_size),
         critic=nets.make_layers(agent.critic, batch_size),
         value=np.empty(num_rows, np.float32),
@@ -155,10 +145,10 @@ def make_work(agent: Members) -> Work:
         log_prob=np.empty(num_rows, np.float32),
         advantage=np.empty(num_rows, np.float32),
         returns=np.empty(num_rows, np.float32),
-        minibatch=np.empty(batch_size, np.int64),
+        minibatch=np.empty(batch_size, np.int64),  # row numbers in the rollout
         minibatch_advantage=np.empty(batch_size, np.float32),
         grad=np.zeros_like(agent.flat_parameters[0]),
-        statistics=np.zeros_like(agent.statistics[0]),
+        statistics=np.zeros_like(agent.statistics[0]),  # sums over the minibatches of a pass
     )
 
 

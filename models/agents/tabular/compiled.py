@@ -6,6 +6,7 @@ arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a s
 Importing this requires Numba.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -48,16 +49,7 @@ class Members(NamedTuple):
     init_episodes: int  # finished episodes before the first update
 
 
-class Work(NamedTuple):
-    """The current step of one member in E environments."""
-
-    continuous_action: Array  # empty: actions are discrete
-    cell_indices: Array  # [S], 0, 1, 2, ...
-    entries: Array  # [E], indices in [0, S * A) of the values to update
-    next_cells: Array  # [E], cells after the step
-    reward: Array  # [E]
-    discount: Array  # [E]
-    done: Array  # [E]
+Work = namedtuple("Work", "continuous_action cell_indices entries next_cells reward discount done")
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
@@ -87,13 +79,13 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate memory for one thread."""
+    """Allocate memory for the current step of one member in E environments."""
     envs = agent.explore.shape[2]
     return Work(
-        continuous_action=np.empty(0, np.float32),
+        continuous_action=np.empty(0, np.float32),  # actions are discrete
         cell_indices=np.arange(agent.num_states, dtype=np.float32),  # like the observations that multiply them
-        entries=np.zeros(envs, np.int64),
-        next_cells=np.zeros(envs, np.int64),
+        entries=np.zeros(envs, np.int64),  # indices in [0, S * A) of the values to update
+        next_cells=np.zeros(envs, np.int64),  # cells after the step
         reward=np.zeros(envs, np.float32),
         discount=np.zeros(envs, np.float32),
         done=np.zeros(envs, np.bool_),
