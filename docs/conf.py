@@ -163,6 +163,13 @@ def live_script() -> str:
     return f"const understudyWeights={numbers};\n{code}"
 
 
+def live_page() -> str:
+    """docs/live/index.html, the buttons of docs/live.md on a page of their own, which needs no other file."""
+    layout, controls = ((ROOT / "docs/live" / name).read_text() for name in ("layout.html", "controls.html"))
+    controls = controls.replace('<script src="../_static/live.js"></script>\n', "")
+    return layout.replace("{controls}", controls.rstrip()).replace("{script}", live_script().rstrip())
+
+
 def readable(types: str) -> str:
     """Types with the names of NumPy's types in place of their definitions, and without modules."""
     types = re.sub(r"\b_Buffer \| .*?\[complex \| bytes \| str\]", "ArrayLike", types)
@@ -357,3 +364,7 @@ def setup(app):
     app.connect("html-page-context", _page)
     app.connect("autodoc-process-docstring", _document)
     app.connect("build-finished", _extra_files)
+
+
+if __name__ == "__main__":  # not in Sphinx
+    (ROOT / "docs/live/index.html").write_text(live_page())

@@ -47,7 +47,17 @@ REWARDS = (
 )
 FILM = " --record_episodes 1 --time_limit 20"
 # Installation and start of services; no test runs them.
-SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
+SETUP = (
+    "source ",
+    "python3 -m venv ",
+    "sudo apt-get install ",
+    "pip install ",
+    "uv ",
+    "git clone ",
+    "cd ",
+    "ray start ",
+    ".ci/run",
+)
 SLOW = (
     "takecover", "--gamename halfcheetah", "--gamename swimmer", "--gamename hopper", "--num_workers 2",
     "supervised.py", "three_levels.py", "bash_train.sh", "--use_tune", "/tune/", "benchmarks/", "transfer.py",

@@ -45,6 +45,13 @@ def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
             assert (page.parent / name).is_file(), f"{page.name} shows {name}"
 
 
+def test_the_page_for_a_browser_is_current_and_one_file(conf: ModuleType) -> None:
+    page = (ROOT / "docs/live/index.html").read_text()
+    assert page == conf.live_page(), "run python docs/conf.py"
+    assert len(page) < 45_000
+    assert not re.search(r"\b(src|href)=|https?://|url\(", page)
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for package in ("sphinx", "furo", "myst_parser", "sphinx_copybutton"):
