@@ -45,9 +45,10 @@ def command_line(description: str, out: str) -> argparse.ArgumentParser:
 
 
 def add_look(flags: argparse.ArgumentParser) -> None:
-    """Add the flags for a figure's theme and formats, as in `trainer.py`."""
+    """Add the flags for a figure's theme and formats, as in `trainer.py`, and for a second figure on telephones."""
     flags.add_argument("--plot_theme", choices=THEMES, default=DEFAULT_STYLE.theme, help="page that the figure is for")
     flags.add_argument("--plot_format", default="", metavar="png,pdf,svg", help="formats; else that of --out")
+    flags.add_argument("--narrow", action="store_true", help="also write NAME_narrow, for telephones")
 
 
 def style_of(options: argparse.Namespace) -> FigureStyle:
@@ -55,7 +56,7 @@ def style_of(options: argparse.Namespace) -> FigureStyle:
     formats = tuple(filter(None, options.plot_format.split(",")))
     if not set(formats) <= set(FORMATS):
         raise SettingError(f"plot_format is {options.plot_format!r}; allowed: {', '.join(FORMATS)}")
-    return FigureStyle(options.plot_theme, formats)
+    return FigureStyle(options.plot_theme, formats, narrow=options.narrow)
 
 
 def figure_to_write(setting: str, out: Path) -> Path:

@@ -68,7 +68,7 @@ def test_no_published_figure_is_older_than_its_numbers() -> None:
     sources = {IMAGES / f"{name}{dark}.png": ROOT / source for source, name in pairs for dark in ("", "_dark")
                if not name.endswith("_dark")}  # fmt: skip
     sources |= {
-        path: path.with_name(f"{re.sub('(_acrobot|_cliff|_cartpole)?(_dark)?$', '', path.stem)}.json")
+        path: path.with_name(f"{re.sub('(_acrobot|_cliff|_cartpole)?(_dark)?(_narrow)?$', '', path.stem)}.json")
         for path in RESULTS.glob("*.png") if "curves" not in path.stem
     }  # fmt: skip
     assert len(pairs) >= 9 and len(sources) >= 26 + 9

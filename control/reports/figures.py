@@ -48,7 +48,7 @@ PAPER = {"light": "#ffffff", "dark": "#0d1117"}
 INKS = {"light": "#1a1a1a", "dark": "#e6edf3"}
 RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
-_NOTE_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 15, 12  # letters per inch of a line
+_NOTE_LETTERS, _LABEL_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 15, 15, 12  # letters per inch of a line
 _HANDLE_LETTERS = 7  # width of the line beside a label of the legend, in letters
 _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line in inches
 
@@ -215,6 +215,7 @@ def figure_panels(
             _stack(figure, axes, size[1])
             _frame(figure, axes, title, note)
             figure.draw_without_rendering()  # the layout needs two passes for so different a size
+            _wrap_words(axes)
             _save(figure, narrow_file(target), style, numbers)
 
 
@@ -240,9 +241,19 @@ def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:
     figure.set_size_inches(NARROW, sum(heights))
 
 
+def _wrap_words(axes: Sequence[Any]) -> None:
+    """Break the titles and the labels below panels of a narrow figure into lines that end at its edge."""
+    for axis in axes:
+        box = axis.get_position()
+        set_title(axis, axis.get_title("left"), NARROW * (1 - box.x0))
+        centre = (box.x0 + box.x1) / 2
+        letters = int(2 * NARROW * min(centre, 1 - centre) * _LABEL_LETTERS)
+        axis.set_xlabel(textwrap.fill(axis.get_xlabel(), letters))
+
+
 def set_title(axis: Any, words: str, width: float) -> None:
     """Set the title of a panel, broken into lines that fit ``width`` inches."""
-    letters = max(12, int(width * 15))  # 15 per inch
+    letters = max(12, int(width * _LABEL_LETTERS))
     axis.set_title(textwrap.fill(words, letters))
 
 

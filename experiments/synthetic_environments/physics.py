@@ -120,7 +120,7 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
     """Draw a panel for each property: return over its factor, a line for each regime."""
     note = (
         f"{numbers['agents']} fresh agents (DDQN, drawn hyperparameters), {numbers['episodes']} greedy episodes each; "
-        "lines: interquartile mean, bands: its 95 % bootstrap interval; drawn physics: factors up to "
+        "lines: interquartile mean, bands: its 95 % bootstrap interval; sampled physics: factors up to "
         f"{numbers['spread']:g}"
     )
     style = style_of(options)
@@ -128,8 +128,9 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
         for axis, name in zip(axes, PROPERTIES, strict=True):
             for colour, (regime, rows) in zip(COLOURS, numbers["regimes"].items(), strict=False):
                 factor_rows = [rows["as it is" if factor == 1 else f"{name} x {factor:g}"] for factor in FACTORS]
+                label = regime.replace("drawn physics", "sampled physics")  # "drawn" in older files
                 axis.plot(
-                    FACTORS, [row["iqm"] for row in factor_rows], color=colour, marker="o", markersize=3, label=regime
+                    FACTORS, [row["iqm"] for row in factor_rows], color=colour, marker="o", markersize=3, label=label
                 )
                 bounds = [[row[bound] for row in factor_rows] for bound in ("iqm_low", "iqm_high")]
                 if None not in [*bounds[0], *bounds[1]]:
