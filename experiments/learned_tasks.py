@@ -16,31 +16,37 @@ from control.reports.figures import COLOURS, GREY, set_row_labels
 from experiments.comparison import Layout, run_script, script_flags
 from experiments.plotting import draw_pages
 
-SIZE = (3.5, 2.7)  # inches; readable on a telephone
+SIZE = (3.5, 2.9)  # inches; readable on a telephone
+NOTE = "a dot: mean of the new agents of an algorithm, over three seeds"
+AGENTS = {"DDQN": "DDQN", "PPO": "PPO", "A2C": "A2C", "QLearning": "Q-learning", "TD3": "TD3", "SAC": "SAC"}
+DISTANCE = 0.25  # between the dots of a row
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
-    """Draw a row for each task, and a point for each kind of agent: the mean over seeds."""
+    """Draw a row for each task, as `--learn` takes its name, and a dot for each algorithm: the mean over seeds."""
     (axis,) = axes
     percent: dict[str, dict[str, list[float]]] = {}  # task -> agent -> seeds
     for exam in numbers["exams"]:
-        task = exam["task"].rpartition(":")[2]  # without the module
         for agent, (mean, _) in exam["agents"].items():
             way = (mean - exam["random"]) / (exam["teacher"] - exam["random"])
-            percent.setdefault(task, {}).setdefault(agent, []).append(100 * way)
-    for row, agents in enumerate(percent.values()):
-        means = [statistics.mean(values) for values in agents.values()]
-        axis.plot([0, max(means)], [row, row], color=GREY, linewidth=0.8)
-        axis.plot(means, [row] * len(means), "o", color=COLOURS[0], markersize=4.5, alpha=0.8)
+            percent.setdefault(exam["task"], {}).setdefault(agent, []).append(100 * way)
+    for (agent, label), colour in zip(AGENTS.items(), COLOURS, strict=False):
+        places = [
+            (statistics.mean(agents[agent]), row + DISTANCE * ([*agents].index(agent) - 1))
+            for row, agents in enumerate(percent.values())
+            if agent in agents
+        ]
+        axis.plot(*zip(*places, strict=True), "o", color=colour, markersize=3, label=label)
     axis.axvline(100, color=GREY, linewidth=1, linestyle="--", zorder=0)
     set_row_labels(axis, [*percent])
+    axis.tick_params(axis="y", labelsize=6)
     axis.set_xticks([0, 50, 100], ["random play", "50 %", "teacher"])
     axis.set_xlim(0, 112)
 
 
 def make(options: argparse.Namespace) -> None:
     """Write the figure for light and dark pages."""
-    draw_pages(options.numbers, Layout(("exams",)), options.out, fill, ([[0]], SIZE))
+    draw_pages(options.numbers, Layout(("exams",)), options.out, fill, ([[0]], SIZE), NOTE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
