@@ -110,7 +110,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     for board in module.boards:
         # With the tag of other agents and the training steps of an agent, the point is in their chart.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
-        board.writer.add_text("conclusion", f"{verdict.sentence}\n\n{score_lines['score']}", int(module.env_steps[0]))
+    module.show_text("conclusion", f"{verdict.sentence}\n\n{score_lines['score']}")
     if run.record:
         announce(module, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"

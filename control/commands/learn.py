@@ -202,8 +202,8 @@ def _run_stages(task: Task) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_line = f"{command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_line)
-    setup = {"seed": task.seed, "gamename": task.game} | task.changed_options
-    show_learned(task.folder, setup, task.results, task.folder / FIGURE)
+    setup = {"gamename": task.game} | task.changed_options
+    show_learned(task.folder, task.seed, setup, task.results, task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and "exam" in results:
         print(f"\n{returns_table(results)}")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
@@ -31,6 +32,7 @@ from control.loops.build import check_accelerator
 from control.loops.process import configure_process
 from control.reports.curves import solved_return
 from control.reports.outputs import check_outputs, write_outputs
+from control.reports.runs import read_runs
 from control.reports.tables import number_text, solved_verdict
 from control.reports.tags import GREEDY
 from control.reports.verdict import read_verdict
@@ -255,13 +257,16 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
                 lines.append(line)
     except KeyboardInterrupt:
         finished = False
+    score_lines: list[tuple[str, str]] = []
+    if isinstance(module, AgentModule) and math.isfinite(module.best):
+        score_lines = [*_score_lines(module, folder)]
+        module.show_text("conclusion", "\n".join(f"- **{name}**: {text}" for name, text in score_lines))
     if not module.verbose:
         return finished
     work_text = _work_text(module, training_end - started, Meter.seconds() - training_end)
     print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
-        if math.isfinite(module.best):
-            lines += _score_lines(module, folder)
+        lines += score_lines
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:  # -inf before the first evaluation
@@ -292,26 +297,27 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
 
 def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield pairs ``(name, value)`` for the summary. The first has the best score, and whether it solves the
-    environment. If the score is a greedy return, a second pair has the last greedy return, unless that is the best. If
-    the score is of training episodes, the first pair also has the best greedy return."""
+    environment. If the score is a greedy return, which is the highest of several evaluations, a second pair has the
+    mean over the last tenth of the epochs, as in reports. If the score is of training episodes, the first pair also has
+    the best greedy return."""
     loop = module.loop
-    columns = run_dir.read_metrics(folder / "metrics.csv")  # with a row for each seed in each epoch
-    returns: dict[int, list[float]] = {}  # greedy returns of the seeds, by epoch
-    for epoch, value in zip(columns.get("epoch", []), columns.get(GREEDY, []), strict=False):
-        if math.isfinite(value):  # NaN: not evaluated
-            returns.setdefault(int(epoch), []).append(value)
-    mean_returns = {epoch: sum(values) / len(values) for epoch, values in returns.items()}
-    text = f"{loop.score_name} {number_text(module.best)}"
+    runs = read_runs(folder / "metrics.csv")
+    greedy = [values for run in runs for _, values in [run.points(GREEDY)] if len(values)]  # [K] of each seed
     solved = solved_return(module.settings.run.gamename)
-    if solved is not None and "return" in loop.score_name:
-        text += f", {solved_verdict(module.best, solved)}"
-    if loop.score_tag != GREEDY and mean_returns:
-        text += f"; best greedy return {number_text(max(mean_returns.values()))}"
-    yield "best", text
-    if loop.score_tag == GREEDY and mean_returns:
-        last_epoch = max(mean_returns)
-        if mean_returns[last_epoch] < module.best:
-            yield "last", f"{number_text(mean_returns[last_epoch])} after epoch {last_epoch}"
+    if solved is not None and "return" not in loop.score_name:
+        solved = None
+
+    def judged(score: float) -> str:
+        return number_text(score) if solved is None else f"{number_text(score)}, {solved_verdict(score, solved)}"
+
+    text = f"{loop.score_name} {judged(module.best)}"
+    if loop.score_tag == GREEDY and greedy and len(greedy[0]) > 1:
+        yield "best", f"{text}; the highest of {len(greedy[0])} evaluations"
+        yield "last tenth", judged(float(np.mean([run.last(GREEDY) for run in runs])))
+    elif loop.score_tag != GREEDY and greedy:
+        yield "best", f"{text}; best greedy return {number_text(float(np.mean(greedy, 0).max()))}"
+    else:
+        yield "best", text
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:

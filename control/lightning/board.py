@@ -19,9 +19,8 @@ from control.reports.stages import conclusion, race_scalars, stage_scalars
 from control.reports.tags import SYNTHETIC_STEPS, explanations
 from models.settings import names_with
 
-_COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
-# The first names on HPARAMS, in its order.
-_FIRST = {"implementation": "algo", "discount": "discount", "gamename": "env", "lr": "lr", "seed": "seed"}
+# The first names on HPARAMS, in its order. With more than four settings of a run, its first metric is not in sight.
+_FIRST = {"implementation": "algo", "gamename": "env", "lr": "lr"}
 # Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
 _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
@@ -33,6 +32,7 @@ class Board:
     def __init__(self, folder: Path, steps: int = 0):
         if steps:
             date_back(folder)
+        self.folder = folder
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
         self.undescribed = dict(explanations())
 
@@ -50,7 +50,7 @@ class Board:
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also
         add the hyperparameters to TensorBoard's page HPARAMS, which takes the metrics from the scalars."""
-        highlighted = hyperparameters(settings) | {"seed": seed}
+        highlighted = hyperparameters(settings)
         values = effective_values(settings) | {"seed": seed}
         rows = []
         for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
@@ -59,11 +59,13 @@ class Board:
         heading = "Settings in bold are also on the page HPARAMS.\n"
         lines = [heading, "| setting | value |", "| --- | --- |", *rows]
         self.writer.add_text("settings", "\n".join(lines), steps)
-        self.add_hyperparameters(highlighted, steps)
+        self.add_hyperparameters(highlighted, seed, steps)
 
-    def add_hyperparameters(self, values: Mapping[str, Any], steps: int = 0) -> None:
+    def add_hyperparameters(self, values: Mapping[str, Any], seed: int, steps: int = 0) -> None:
         """Add a row to TensorBoard's page HPARAMS, which sorts the names and shows the first five. So that the names in
-        `_FIRST` come first, all other names begin with ``set.``."""
+        `_FIRST` come first, all other names begin with ``set.``. The name of a row, of which some 15 letters are shown,
+        begins with implementation and seed."""
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
         from torch.utils.tensorboard.summary import hparams
 
         labels: dict[str, Any] = {}
@@ -72,6 +74,10 @@ class Board:
             labels[_FIRST.get(name, f"set.{name}")] = value if isinstance(value, float) else as_word(value, ",")
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, _ = hparams(labels, {})
+        plugin_data = start_summary.value[0].metadata.plugin_data
+        content = HParamsPluginData.FromString(plugin_data.content)
+        content.session_start_info.group_name = f"{values['implementation']}, {seed}: {self.folder}"
+        plugin_data.content = content.SerializeToString()
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_image(self, tag: str, path: Path, steps: int) -> None:
@@ -95,9 +101,9 @@ class Board:
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish a run: agent, environment, seed, the settings in `_COMMON`, and other
-    settings that affect learning, if the user set them or they differ from the default. Parts of a command, such as the
-    return that an agent pursues, have the names ``command.NAME``."""
+    """Return the settings that distinguish runs of a seed: agent, environment, learning rate, and other settings that
+    affect learning, if the user set them or they differ from the default. Parts of a command, such as the return that
+    an agent pursues, have the names ``command.NAME``."""
     run = settings.run
     identity = {"implementation": run.implementation, "gamename": run.gamename}
     if settings.proxy is not None:
@@ -108,17 +114,17 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     other_settings = {}
     for name, value in values.items():
         is_changed = name in settings.explicit_names or value != defaults.get(name)
-        if name in _COMMON or (name in learning_settings and is_changed):
+        if name == "lr" or (name in learning_settings and is_changed):
             other_settings[name] = value
-    return identity | {"seed": run.seed} | other_settings | command
+    return identity | other_settings | command
 
 
-def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, Any], figure: Path) -> None:
-    """Add the ``results`` of `--learn` (stage -> its results), the ``figure`` if there is one, and the ``setup`` (game,
-    seed and options) to TensorBoard. The race compares agents with different rewards. Each of its curves is a run of
+def show_learned(folder: Path, seed: int, setup: Mapping[str, Any], results: Mapping[str, Any], figure: Path) -> None:
+    """Add the ``results`` of `--learn` (stage -> its results), the ``figure`` if there is one, and the ``setup`` (game
+    and options) to TensorBoard. The race compares agents with different rewards. Each of its curves is a run of
     TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of earlier calls."""
     board = _new_board(folder, stage_scalars(results))
-    board.add_hyperparameters({"implementation": "learn", **setup})
+    board.add_hyperparameters({"implementation": "learn", **setup}, seed)
     board.add_image("returns", figure, 0)
     stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
     board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", *stages]))

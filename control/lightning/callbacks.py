@@ -23,6 +23,7 @@ from control.cli.progress import Meter, RowTable, Watch
 from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
+from control.reports.curves import solved_return
 from control.reports.tags import EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, sync_to_disk
@@ -46,6 +47,7 @@ class Progress(Callback):
         self._row_fraction = -1.0  # finished fraction of the training at the latest row
         self._fraction = 0.0  # finished fraction at the start of the epoch
         self._epoch_size = 0.0  # increase of the finished fraction in the latest epoch
+        self._solved_was_said = False
         self._open_meter = contextlib.ExitStack()
 
     def on_fit_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
@@ -82,6 +84,21 @@ class Progress(Callback):
             self._row_fraction = fraction
         if reason:
             tqdm.write(paint(reason, "green", sys.stdout))
+        elif isinstance(module, AgentModule):
+            self._say_solved(module)
+
+    def _say_solved(self, module: AgentModule) -> None:
+        """At the first greedy evaluation that solves the environment, print how to end a run there."""
+        run = module.settings.run
+        score = module.score() if module.loop.score_tag == GREEDY and run.target_return is None else None
+        solved = None if score is None or self._solved_was_said else solved_return(run.gamename)
+        if score is None or solved is None or score < solved:
+            return
+        self._solved_was_said = True
+        if module.best < solved:  # not before a resumed run was interrupted
+            steps = f"{module.env_steps.double().mean():,.0f}"
+            text = f"solved at step {steps}; --target_return {solved:g} would stop here"
+            tqdm.write(paint(wrap_text(text, sys.stdout), "dim", sys.stdout))
 
     def _print_row(self, module: RunModule, fraction: float) -> None:
         """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left.

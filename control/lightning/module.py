@@ -128,6 +128,11 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         for board in self.boards[:1]:
             board.add_image(tag, path, int(self.env_steps[0]))
 
+    def show_text(self, tag: str, text: str) -> None:
+        """Add a text to TensorBoard, if the run has it."""
+        for board, steps in zip(self.boards, self.env_steps.tolist(), strict=False):
+            board.writer.add_text(tag, text, steps)
+
     def close(self) -> None:
         """Close the event files. Subclasses also close their environments and end their processes."""
         for board in self.boards:
