@@ -24,7 +24,7 @@ LINE = ["--gamename", "lunarlander"]
 class Page(HTMLParser):
     """Parsed tags and texts of a page."""
 
-    VOID = ("meta", "img", "br", "hr", "path", "use", "link", "source")
+    VOID = ("meta", "img", "br", "hr", "path", "use", "link", "source", "input")
 
     def __init__(self, path: Path):
         super().__init__()
@@ -127,7 +127,7 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores")]
     assert headings == sorted(headings) and headings[0] > 0
     assert page.source.count("<code>") > 3 and "`" not in page.text
-    assert len(page.all("pre")) == len(page.all("button"))
+    assert len(page.all("pre")) + len(page.all("video")) == len(page.all("button"))
     assert len(page.all("img")) == len(page.all("source")) == 2  # curves, and the comparison of scores
     for svg in pictures(page):
         assert "prefers-color-scheme: dark" in svg and "var(--c0)" in svg

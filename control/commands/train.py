@@ -32,9 +32,9 @@ from control.loops.build import check_accelerator
 from control.loops.process import configure_process
 from control.reports.curves import solved_return
 from control.reports.outputs import check_outputs, write_outputs
-from control.reports.runs import read_runs
+from control.reports.runs import Run, read_runs
 from control.reports.tables import number_text, solved_verdict
-from control.reports.tags import GREEDY
+from control.reports.tags import ELAPSED, GREEDY
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -257,13 +257,15 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
                 lines.append(line)
     except KeyboardInterrupt:
         finished = False
+    runs = read_runs(folder / "metrics.csv")
     score_lines: list[tuple[str, str]] = []
     if isinstance(module, AgentModule) and math.isfinite(module.best):
-        score_lines = [*_score_lines(module, folder)]
+        score_lines = [*_score_lines(module, runs)]
         module.show_text("conclusion", "\n".join(f"- **{name}**: {text}" for name, text in score_lines))
     if not module.verbose:
         return finished
-    work_text = _work_text(module, training_end - started, Meter.seconds() - training_end)
+    seconds = runs[0].best(ELAPSED) if runs else training_end - started
+    work_text = _work_text(module, seconds, Meter.seconds() - training_end)
     print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         lines += score_lines
@@ -295,13 +297,12 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
     return commands
 
 
-def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield pairs ``(name, value)`` for the summary. The first has the best score, and whether it solves the
-    environment. If the score is a greedy return, which is the highest of several evaluations, a second pair has the
-    mean over the last tenth of the epochs, as in reports. If the score is of training episodes, the first pair also has
-    the best greedy return."""
+def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    """Yield pairs ``(name, value)`` for the summary. ``runs`` has the metrics of all seeds. The first pair has the best
+    score, and whether it solves the environment. If the score is a greedy return, which is the highest of several
+    evaluations, a second pair has the mean over the last tenth of the epochs, as in reports. If the score is of
+    training episodes, the first pair also has the best greedy return."""
     loop = module.loop
-    runs = read_runs(folder / "metrics.csv")
     greedy = [values for run in runs for _, values in [run.points(GREEDY)] if len(values)]  # [K] of each seed
     solved = solved_return(module.settings.run.gamename)
     if solved is not None and "return" not in loop.score_name:
@@ -322,7 +323,8 @@ def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
-    drawn in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
+    drawn in 9 s``. ``seconds`` is the time of the training, with its earlier parts if it was resumed. ``seconds_after``
+    is the time of the work after it."""
     num_steps, kind = module.steps_a_seed(), module.steps_kind
     if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
         num_steps, kind = module.real_steps, "real"

@@ -24,9 +24,9 @@ from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
 from control.reports.curves import solved_return
-from control.reports.tags import EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
+from control.reports.tags import ELAPSED, EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
 from control.storage import checkpoints
-from control.storage.run_dir import MetricsFile, sync_to_disk
+from control.storage.run_dir import MetricsFile, read_metrics, sync_to_disk
 from models.settings import StopNow
 
 _CLEARLY_BETTER = 0.01  # of the way from the baseline to the best return (`StopWhenFlat`)
@@ -133,15 +133,19 @@ class RunLog(Callback):
 
     def __init__(self, run_dir: Path, module: RunModule):
         self.metrics = MetricsFile(run_dir / "metrics.csv")
+        self._start = Meter.seconds()  # later by the time of earlier parts of a resumed run
         if module.epoch:  # the run resumes
             self.metrics.resume_after(self._keys(module))
+            earlier = read_metrics(self.metrics.path).get(ELAPSED, [])
+            self._start -= max(filter(math.isfinite, earlier), default=0.0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Write the epoch's row, and at evaluations the first member's histograms."""
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # [M] each
+        elapsed = Meter.seconds() - self._start
         rows: list[dict[str, Any]] = []
         for member, key in enumerate(self._keys(module)):
-            values = {tag: column[member] for tag, column in columns.items()}
+            values = {tag: column[member] for tag, column in columns.items()} | {ELAPSED: elapsed}
             rows.append(key | {GRADIENT_STEPS: module.gradient_steps} | values)
             if module.boards:  # here, the epoch is a scalar like the values
                 scalars = {EPOCH: module.epoch} | values

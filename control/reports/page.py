@@ -2,6 +2,7 @@
 template is ``page.html.j2``.
 """
 
+import itertools
 import os
 import shlex
 import tempfile
@@ -177,6 +178,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     for name in dict.fromkeys(shown_tags):  # each once
         explanation = tags.explanations().get(name, tags.TAGS[name].title)
         notes.append(f"{tags.TAGS[name].short.capitalize()}: {explanation[0].lower()}{explanation[1:]}")
+    if any(group.solved_at(group.runs) != "-" for group in groups):
+        notes.append("Solved at step: of the first evaluation with a return that counts as solved.")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
     notes.append(f"Numbers of seeds are means over the last tenth of the {period}, in brackets the best.")
     notes.append("IQM: interquartile mean, with its bootstrap interval over three seeds or more, or over agents.")
@@ -189,6 +192,8 @@ def _results_table(groups: Sequence[ReportGroup]) -> Table:
     caption, names = "Returns at the end of training", list(rows[0])
     if not any(group.is_search for group in groups):
         names.remove("real steps")  # equal to the training steps
+    if all(row["solved at step"] == "-" for row in rows):
+        names.remove("solved at step")
     for name in ("evaluation", "solved from"):
         texts = {row[name] for row in rows}
         if len(texts) == 1:  # the same in all rows
@@ -213,6 +218,7 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
         "evaluation": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
+        "solved at step": group.solved_at(group.runs),
         "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,
         "time": group.duration,
@@ -221,9 +227,14 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
 
 def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
     """Return tables with a row for each seed. Groups with the same columns share a table."""
+    has_solved = any(group.solved_at(group.runs) != "-" for group in groups)
     rows_by_header: dict[tuple[str, ...], list[list[str]]] = {}
     for group in groups:
         header, *rows = tables.seed_table(group.summary, "run").rows
+        if has_solved:
+            header = [*header, "solved at step"]
+            solved_at = [group.solved_at([run]) for run in group.runs]
+            rows = [[*row, text] for row, text in itertools.zip_longest(rows, solved_at, fillvalue="")]
         label = f"{group.label}, " if len(groups) > 1 else ""
         for name, *cells in rows:
             rows_by_header.setdefault(tuple(header), []).append([f"{label}{name}", *cells])

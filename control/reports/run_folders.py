@@ -22,8 +22,10 @@ from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word
 from control.reports import stages, tables, tags
 from control.reports.curves import is_episode_return, solved_return
-from control.reports.runs import Group
+from control.reports.runs import Group, Run
+from control.reports.statistics import Array
 from control.reports.tables import number_text
+from control.reports.tags import ELAPSED
 from models.settings import UserError
 
 # Tags of the results by which runs are judged: the first one that they have.
@@ -297,9 +299,21 @@ class ReportGroup(Group):
     def duration(self) -> str:
         """Time of training and tests of all runs together, as text; ``-`` if it was not logged."""
         # Seeds in one folder train side by side, and have the same times.
-        columns = {run.source: run.columns for run in self.runs}.values()
-        seconds = sum(float(np.nansum(run[tag])) for run in columns for tag in _TIMES if tag in run)
+        seconds = sum(_seconds(run.columns) for run in {run.source: run for run in self.runs}.values())
         return time_in_words(seconds) if seconds else "-"
+
+    def solved_at(self, runs: Sequence[Run]) -> str:
+        """Return the steps of the first evaluations that solve the environment as text, such as ``20,160``. If several
+        of ``runs`` have one, it is ``20,160 to 30,240``, or ``2 of 3: 20,160 to 30,240`` if one has none. It is ``-``
+        if none has one, and for searches."""
+        steps: list[int] = []
+        if self.solved is not None and not self.is_search:
+            for run in runs:
+                env_steps, values = run.points(self.tag, "env_steps")
+                steps += env_steps[values >= self.solved][:1].astype(int).tolist()
+        if not steps:
+            return "-"
+        return range_text(steps) if len(steps) == len(runs) else f"{len(steps)} of {len(runs)}: {range_text(steps)}"
 
     @property
     def steps(self) -> str:
@@ -317,6 +331,13 @@ class ReportGroup(Group):
         """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
         values = dict.fromkeys(folder.setting_texts.get(name, "-") for folder in self.folders)
         return " | ".join(values)
+
+
+def _seconds(columns: dict[str, Array]) -> float:
+    """Return the time of a run. Older runs have only the times of parts of their epochs."""
+    if ELAPSED in columns:
+        return float(np.nanmax(columns[ELAPSED]))
+    return sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
 
 
 def setting_text(value: Any) -> str:

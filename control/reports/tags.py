@@ -33,6 +33,7 @@ HELD_OUT_RETURN = "search/heldout_return"
 LEARNING_RATE = "train/learning_rate"
 GRADIENT_STEPS = "train/gradient_steps"
 SPEED = "time/steps_per_second"
+ELAPSED = "time/elapsed"
 EPOCH = "time/epoch"
 ENV_STEPS = "time/env_steps"
 
