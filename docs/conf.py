@@ -312,7 +312,7 @@ def _classify_tables(app, document):
 
 # Words of readers, for which a page has others.
 _KEYWORDS = {
-    "docs/faq": ("faq", "help"),
+    "docs/faq": ("faq", "help", "glossary", "proxy", "candidate", "teacher"),
     "docs/citing": ("license", "licence"),
     "docs/model_generalisation": ("ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"),
 }
