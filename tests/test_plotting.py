@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports.curves import Level, draw_curves, draw_levels, learning_curve, on_grid, smooth
+from control.reports.curves import Level, draw_curves, draw_levels, on_grid, smooth
 from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, rows
-from control.reports.plot import plot
+from control.reports.plot import learning_curve, plot
 from control.reports.runs import find_groups, read_runs
 from fake_runs import Shown, is_png
 from models.settings import SettingError
@@ -188,11 +188,10 @@ def test_paths_that_cannot_be_read_or_written_are_errors(logdir: Path, capsys: S
 def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> None:
     folder = write_run(logdir, seeds=(30, 31))
     assert learning_curve(folder) == folder / "curve.png" and is_png(folder / "curve.png")
-    assert titles(figures[0])[:3] == ["", "Policy loss", "Obtained against commanded return"]
-    assert [axis.get_ylabel() for axis in figures[0].axes[:2]] == ["return (sum of rewards)", "loss"]
+    assert titles(figures[0]) == ["Training return", "Evaluation return, greedy", "Policy loss"]
+    assert [axis.get_ylabel() for axis in figures[0].axes] == [*["return (sum of rewards)"] * 2, "loss"]
     (legend,) = figures[0].legends
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["training", "greedy", "solved (Gymnasium)"]
+    assert [text.get_text() for text in legend.get_texts()] == ["UDRL", "solved (Gymnasium)"]
     assert learning_curve(folder, FigureStyle(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
 

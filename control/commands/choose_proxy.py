@@ -29,9 +29,9 @@ from control.films.recording import Actor, record, returns_text
 from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule, RewardNetworkModule
 from control.lightning.supervised import SupervisedModule
-from control.reports.curves import learning_curve
 from control.reports.figures import style_of
-from control.reports.search import describe, fit_figure, iqm_text, reward_comparison, speed_text
+from control.reports.plot import learning_curve
+from control.reports.search import describe, iqm_text, reward_comparison, speed_text
 from control.reports.tables import solved_verdict
 from control.reports.tags import GREEDY
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
@@ -57,10 +57,8 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
         fit = module.fitted_to()
-        yield "figure", fit_figure(folder, style_of(run))
-    else:
-        announce(module, "drawing the fitness of all generations")
-        yield "figure", draw_curve(module, folder)
+    announce(module, "drawing the learning curve")
+    yield from draw_curve(module, folder)
     if not module.is_over():
         return
     search_steps = module.real_steps
@@ -142,11 +140,11 @@ def _draw_winner(module: ProxyModule, folder: Path) -> Path:
     return picture
 
 
-def draw_curve(module: RunModule, folder: Path) -> Path:
-    """Draw the learning curve of a run or search, add it to TensorBoard, and return its file."""
-    figure = learning_curve(folder, style_of(module.settings.run))
-    module.show_image("figures/curve", figure)
-    return figure
+def draw_curve(module: RunModule, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Draw the learning curve of a run or search, add it to TensorBoard, and yield a line for the summary."""
+    if figure := learning_curve(folder, style_of(module.settings.run)):
+        module.show_image("figures/curve", figure)
+        yield "figure", figure
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:

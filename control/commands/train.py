@@ -352,7 +352,7 @@ def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
     run = module.settings.run
     if (folder / "metrics.csv").exists():
         announce(module, "drawing the learning curve")
-        yield "figure", draw_curve(module, folder)
+        yield from draw_curve(module, folder)
     if module.is_over():
         # These files are about the last weights. Below, the weights of the best checkpoint replace them.
         for line in write_outputs(module.settings, module.agents, folder):

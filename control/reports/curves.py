@@ -1,33 +1,18 @@
-"""Learning curves: smoothing, panels with reference levels and axis labels, and the figure of one run.
-
-`--plot`, pages of runs and scripts of experiments draw their curves by `draw_curves` too. Axes are matplotlib's.
-"""
+"""Learning curves: smoothing, and panels with reference levels and axis labels. Axes are matplotlib's."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from control.reports.figures import (
-    COLOURS,
-    DEFAULT_STYLE,
-    GREY,
-    INK,
-    WIDTH,
-    FigureStyle,
-    balanced,
-    figure_panels,
-    rows,
-    set_title,
-)
-from control.reports.runs import Array, Run, logged, names_and_version, read_runs, return_tags
+from control.reports.figures import GREY
+from control.reports.runs import Array, Run
 from control.reports.statistics import MIN_RUNS, interval, iqm
-from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
+from control.reports.tags import FITNESS, REWARD_RATE, TAGS, of_search
 from envs.names import reward_threshold
-from models.settings import SettingError, UserError
+from models.settings import UserError
 
 # -- panels ------------------------------------------------------------------------------------------------------------
 
@@ -177,60 +162,3 @@ def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, wit
     bounds = interval(curves[:, points])
     assert bounds  # there are at least three seeds
     axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
-
-
-# -- the figure of one run ---------------------------------------------------------------------------------------------
-
-_TITLE_WIDTH = WIDTH / 3.2  # inches, for the titles of three panels side by side
-
-
-def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
-    """Draw the returns, losses and commands of a run folder over its steps, and return the file: `curve.png` in the
-    folder, or `curve.pdf` and so on for other formats of ``style``. Several seeds are thin lines with their mean.
-    Raises SettingError if there is nothing to draw."""
-    metrics_file = Path(run_dir, "metrics.csv")
-    runs = read_runs(metrics_file)
-    if not runs:
-        raise SettingError(f"{metrics_file} has no epoch yet")
-    names, _ = names_and_version(metrics_file.resolve())
-    title = f"{', '.join(names)}, seed {', '.join(str(run.seed) for run in runs)}"
-    returns, losses = return_tags(runs), logged(runs, tags("loss"))
-    has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
-    reference_levels = solved_levels(names[0]) if any(map(is_episode_return, returns)) else []
-    note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
-    row_lengths = balanced(len(losses) + has_commands)
-    path, size = style.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
-    with figure_panels(path, rows(1, *row_lengths), size, style, title=title, note=note) as axes:
-        return_axis, *other_axes = axes
-        for tag, colour in zip(returns, COLOURS, strict=False):
-            _draw_runs(return_axis, runs, tag, colour, TAGS[tag].short)
-            finish_panel(return_axis, tag, style.log)
-        draw_levels(return_axis, reference_levels)
-        for axis, tag in zip(other_axes, losses, strict=False):
-            _draw_runs(axis, runs, tag, INK)
-            set_title(axis, TAGS[tag].title, _TITLE_WIDTH)
-            finish_panel(axis, tag, log=True)
-        if has_commands:
-            _draw_commands(axes[-1], runs)
-    return path
-
-
-def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:
-    """Draw the logged points as thin lines and the smoothed mean over seeds on top."""
-    for run in runs:
-        axis.plot(*run.points(tag, "env_steps"), color=colour, linewidth=0.5, alpha=0.45)
-    steps, values = on_grid(runs, tag)
-    axis.plot(steps, values.mean(0), color=colour, linewidth=1.6, marker="o" if len(steps) == 1 else None, label=label)
-
-
-def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
-    """Draw the obtained return (y) over the commanded return (x) of each epoch, coloured by epoch, and the diagonal on
-    which they are equal."""
-    commands = np.concatenate([run.columns[COMMAND] for run in runs])
-    returns = np.concatenate([run.columns[TRAINING] for run in runs])
-    epochs = np.concatenate([run.columns["epoch"] for run in runs])
-    dots = axis.scatter(commands, returns, s=7, linewidths=0, c=epochs, cmap="viridis")
-    axis.axline((np.nanmin(commands), np.nanmin(commands)), slope=1, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    set_title(axis, "Obtained against commanded return", _TITLE_WIDTH)
-    axis.set(xlabel="commanded return", ylabel="obtained return")
-    axis.figure.colorbar(dots, ax=axis, label="epoch")

@@ -118,12 +118,8 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
-    if len(groups) == 1:
-        verdict, sentences = judged[0].sentences()
-        verdicts = {verdict}  # "solved", "not solved", or "" if that is unknown
-    else:
-        verdicts = {group.verdict for group in judged}
-        sentences = _several_sentences(judged)
+    verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
+    sentences = [judged[0].sentence] if len(groups) == 1 else _several_sentences(judged)
     some_searches_failed = False
     for group in judged:
         for folder in group.folders:
@@ -268,11 +264,8 @@ def _page_figures(figure: Figure, page_title: str) -> list[Picture]:
 
 
 def _pictures(folder: RunFolder) -> Iterator[Picture]:
-    """Yield the pictures that show the result of a search or of a supervised fit."""
-    titles = dict(_PICTURES)
-    if folder.settings is not None and getattr(folder.settings.proxy, "preset", "") == "supervised":
-        titles["curve"] = "Losses of the fit"
-    for stem, title in titles.items():
+    """Yield the pictures that show the result of a search."""
+    for stem, title in _PICTURES.items():
         if path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
             narrow = folder.file(f"{stem}_narrow.svg")
             yield Picture(data_url(path), title, narrow=data_url(narrow) if narrow else "")

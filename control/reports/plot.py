@@ -15,7 +15,16 @@ import numpy as np
 from control.cli.files import read_json
 from control.reports import curves, figures, scores
 from control.reports.figures import DEFAULT_STYLE, FigureStyle
-from control.reports.runs import Array, Group, find_groups, logged, return_tags, short_path
+from control.reports.runs import (
+    Array,
+    Group,
+    find_groups,
+    logged,
+    names_and_version,
+    read_runs,
+    return_tags,
+    short_path,
+)
 from control.reports.search import TRIALS, plot_search
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
@@ -169,6 +178,18 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
         print(f"Figure:  {short_path(path)}")
     print(f"Numbers: {short_path(numbers_path)}")
     return 0
+
+
+def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path | None:
+    """Draw the returns and losses of a run folder over its steps as ``curve.png`` in it, or ``curve.pdf`` and so on for
+    other formats of ``style``, and return the file. Returns None if neither was logged."""
+    metrics_file = run_dir / "metrics.csv"
+    names, _ = names_and_version(metrics_file.resolve())
+    figure, path = figure_of([Group(names, read_runs(metrics_file))]), style.path(run_dir, "curve")
+    if not figure.arms[0].curves:
+        return None
+    draw(figure, path, style)
+    return path
 
 
 # -- arms and their names ----------------------------------------------------------------------------------------------

@@ -231,57 +231,32 @@ class ReportGroup(Group):
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
         return "" if self.solved is None else tables.solved_text(self.result["mean"], self.solved)
 
-    @cached_property
-    def confirmed_best(self) -> tuple[float, int] | None:
-        """Score and epoch of the agent in best.ckpt. None without this file, and for searches, several runs, and agents
-        that are chosen by their returns in training."""
-        folder = self.folders[0]
-        file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
-        if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
-            return None
-        if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes
-            return None
-        from control.storage import checkpoints  # imports torch, which other pages do not need
-
-        with contextlib.suppress(UserError):
-            run_state = checkpoints.load(file).run_state
-            return float(run_state["best"]), int(run_state["epoch"])
-        return None  # the file is damaged
-
     @property
     def best(self) -> float | None:
-        """The score of `confirmed_best`, else the mean over seeds of the best result, None if it was not logged."""
-        if self.confirmed_best:
-            score, _ = self.confirmed_best
-            return score
+        """The mean over seeds of the best result, None if it was not logged."""
         results = [run.best(self.tag) for run in self.runs]
         finite = [result for result in results if math.isfinite(result)]
         return sum(finite) / len(finite) if finite else None
 
-    def sentences(self) -> tuple[str, list[str]]:
-        """Return ``(verdict, sentences)``: whether the result solves the environment, as words or empty, and the result
-        as sentences. An example is ``Solved (475 or more): the best agent returns 497.2.``"""
+    @property
+    def sentence(self) -> str:
+        """The result, and whether it solves the environment, such as ``Solved (475 or more): PPO returns 497.2 at the
+        end of training.``"""
         end = number_text(self.result["mean"])
-        verdict, details = self.verdict, []
-        if self.confirmed_best:
-            score, epoch = self.confirmed_best
-            result = f"the best agent returns {number_text(score)}"
-            details = [f"It is in best.ckpt, of epoch {epoch:,}. At the end of training, the return is {end}."]
-            verdict = "" if self.solved is None else tables.solved_text(score, self.solved)
-        elif self.tag == tags.HELD_OUT_RETURN:
+        if self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
             # RN is the implementation that learns a reward.
             source = "with the learned reward" if "RN" in self.names else "on the synthetic environment"
             result = f"{agents} new agents that trained {source} return {end}".strip()
+        elif is_episode_return(self.tag) and not self.is_search:
+            result = f"{self.label} returns {end} at the end of training"
+            result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
         else:
             title = tags.TAGS[self.tag].title
             result = f"{title[0].lower()}{title[1:]} at the end: {end}"
-            if is_episode_return(self.tag) and not self.is_search:
-                result = f"{self.label} returns {end} at the end of training"
-                result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
-        if verdict:
-            result = f"{verdict} ({self.solved:g} or more): {result}"
-        return verdict, [f"{result[0].upper()}{result[1:]}.", *details]
+        if self.verdict:
+            result = f"{self.verdict} ({self.solved:g} or more): {result}"
+        return f"{result[0].upper()}{result[1:]}."
 
     @property
     def unfinished(self) -> list[str]:

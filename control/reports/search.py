@@ -26,10 +26,8 @@ from control.reports.figures import (
     rows,
     set_row_labels,
 )
-from control.reports.runs import read_runs
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
-from control.reports.tags import GRADIENT_STEPS, HELD_OUT, MODEL_LOSSES
 from models.settings import SettingError
 
 if TYPE_CHECKING:
@@ -146,26 +144,6 @@ def iqm_text(summary: dict[str, Any]) -> str:
     """Return the interquartile mean of `describe`'s numbers and its interval, such as ``500.0 [499.1, 500.0]``."""
     has_interval = summary["iqm_low"] is not None
     return with_interval(summary["iqm"], (summary["iqm_low"], summary["iqm_high"]) if has_interval else None)
-
-
-def fit_figure(folder: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
-    """Draw ``curve.png`` in the run folder of a fitted synthetic environment, and return its path. One panel has the
-    losses in training and on held-out data, the other the shares of episodes whose end is predicted wrongly."""
-    (run,) = read_runs(folder / "metrics.csv")
-    path = style.path(folder, "curve")
-    updates = run.columns[GRADIENT_STEPS]
-    note = "solid: on transitions held out; dotted: in training"
-    with figure_panels(path, [[0, 1]], (WIDTH, 2.4), style, note=note) as (loss_axis, share_axis):
-        for tag, label, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
-            held_out_tag = tag.replace("model/", f"{HELD_OUT}_")
-            loss_axis.plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
-            loss_axis.plot(updates, run.columns[held_out_tag], color=colour, label=label)
-        shares = {"ends_missed": "ends missed", "ends_false": "ends false", "rollout_ends": "rollouts that end wrongly"}
-        for (name, label), colour in zip(shares.items(), COLOURS[3:], strict=False):
-            share_axis.plot(updates, run.columns[f"{HELD_OUT}_{name}"], color=colour, label=label)
-        loss_axis.set(xlabel="gradient steps", ylabel="loss", yscale="log")
-        share_axis.set(xlabel="gradient steps", ylabel="share")
-    return path
 
 
 # -- searches for hyperparameters --------------------------------------------------------------------------------------

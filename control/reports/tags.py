@@ -77,6 +77,9 @@ _TABLE = (
     Tag("model/termination_loss", "Model loss: end of the episode", "loss"),
     Tag("model/obs_loss", "Model loss: observation", "loss"),
     Tag("model/kl_loss", "Model loss: next latent state", "loss"),
+    Tag(f"{HELD_OUT}_reward_loss", "Held-out loss: reward", "loss"),
+    Tag(f"{HELD_OUT}_termination_loss", "Held-out loss: end of the episode", "loss"),
+    Tag(f"{HELD_OUT}_obs_loss", "Held-out loss: observation", "loss"),
 )  # fmt: skip
 TAGS = {tag.name: tag for tag in _TABLE}
 _PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
