@@ -19,8 +19,8 @@ from control.commands import learn, learn_stages
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
+from control.reports.tables import Score
 from control.reports.tags import GREEDY, TRAINING
-from control.reports.verdict import Score
 from control.storage.run_dir import find_proxy
 from envs.make import make_environment, stages_of
 from helpers import load_events

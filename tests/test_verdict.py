@@ -17,7 +17,8 @@ from control.cli.parse import parse
 from control.cli.settings import from_dict, to_yaml
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.reports import verdict
-from control.reports.verdict import Baselines, Score, Verdict, constant_actions, joint_verdict
+from control.reports.tables import Score
+from control.reports.verdict import Baselines, Verdict, constant_actions, joint_verdict
 from helpers import flags
 from models.spaces import Continuous, Discrete
 

@@ -32,9 +32,9 @@ from control.lightning.supervised import SupervisedModule
 from control.reports.figures import style_of
 from control.reports.plot import learning_curve
 from control.reports.search import describe, iqm_text, reward_comparison, speed_text
-from control.reports.tables import solved_verdict
+from control.reports.tables import Score, solved_verdict
 from control.reports.tags import GREEDY
-from control.reports.verdict import SCORES, Baselines, Score, Verdict
+from control.reports.verdict import SCORES, Baselines, Verdict
 from control.storage import run_dir
 from envs.make import spaces_of
 from models.proxies import files

@@ -37,7 +37,8 @@ from control.lightning.callbacks import StopWhenFlat
 from control.loops.rollout import FunctionPolicy, play_episodes, rollout
 from control.reports.search import SOONER, quartiles
 from control.reports.stages import GOOD_FRACTION, TEACHER
-from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
+from control.reports.tables import Score
+from control.reports.verdict import Baselines, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.run_dir import BANDIT
 from envs.gymnasium_adapter import GymnasiumEnvironment

@@ -18,6 +18,7 @@ from control.reports.figures import DEFAULT_STYLE, FigureStyle
 from control.reports.runs import (
     Array,
     Group,
+    Run,
     find_groups,
     logged,
     names_and_version,
@@ -198,22 +199,21 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path | 
 def figure_of(groups: Sequence[Group]) -> Figure:
     """Return the content of the figure of ``groups``."""
     labels, title = distinct_labels([group.names for group in groups])
-    summary, arms = {}, []
+    summary = {}
     for label, group in zip(labels, groups, strict=True):
-        arm = Arm(label, group.names, len(group.runs))
-        curve_numbers = {}  # curves of returns for the JSON, with five digits
-        # Returns to show are first, in the order of `return_tags`. Other tags with curves follow, each once.
-        for tag in dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]):
-            steps, values = curves.on_grid(group.runs, tag)
-            arm.curves[tag] = (steps, values)
-            if TAGS[tag].kind == "return":
-                last = np.array([run.last(tag) for run in group.runs])
-                arm.scores[tag] = last[np.isfinite(last)]
-                rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
-                curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
-        summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
-        arms.append(arm)
-    return Figure(title, summary, arms)
+        summary[label] = summarise(group) | {"names": group.names, "curves": _curve_numbers(group.runs)}
+    return _figure(title, summary)
+
+
+def _curve_numbers(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the curves of returns and losses, as data for JSON with five digits. Returns to show are first, in the
+    order of `return_tags`."""
+    numbers = {}
+    for tag in dict.fromkeys([*return_tags(runs), *logged(runs, tags("return", "loss"))]):  # each once
+        steps, values = curves.on_grid(runs, tag)
+        rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
+        numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
+    return numbers
 
 
 def read_numbers(
@@ -225,7 +225,7 @@ def read_numbers(
         content = read_json(path, _MAX_BYTES)
         title, groups = str(content["runs"]), content["groups"]
         summary_text(title, groups)  # raises for values that the next line does not check
-        return Figure(title, groups, [_arm_from_json(label, group, title) for label, group in groups.items()])
+        return _figure(title, groups)
     except OSError as error:
         problem = f"which cannot be read: {error.strerror}"
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
@@ -233,21 +233,24 @@ def read_numbers(
     raise SettingError(f"{setting} is '{path}', {problem}", setting)
 
 
-def _arm_from_json(label: str, group: dict[str, Any], title: str) -> Arm:
-    """Return the curves and scores of the ``group`` with this ``label`` in a JSON of `plot` with this ``title``."""
-    # Older files have no names. Title and label contain them.
-    names = group.get("names") or [*title.split(", "), *label.split("/")]
-    arm = Arm(label, tuple(map(str, names)), len(group["seeds"]))
-    for tag, curve in group.get("curves", {}).items():
-        steps, values = np.array(curve["env_steps"], float), np.array(curve["seeds"], float)
-        num_steps, num_seeds = len(curve["env_steps"]), len(curve["seeds"])
-        arm.curves[tag] = steps.reshape(num_steps), values.reshape(num_seeds, num_steps)  # raises for other shapes
-    for tag in TAGS:
-        results = [numbers[tag]["last"] for numbers in group["seeds"].values() if tag in numbers]
-        last = [result for result in results if result is not None]
-        if last:
-            arm.scores[tag] = np.array(last, float)
-    return arm
+def _figure(title: str, summary: dict[str, Any]) -> Figure:
+    """Return a figure with the curves and scores in its ``summary``."""
+    arms = []
+    for label, group in summary.items():
+        # Older files have no names. Title and label contain them.
+        names = group.get("names") or [*title.split(", "), *label.split("/")]
+        arm = Arm(label, tuple(map(str, names)), len(group["seeds"]))
+        for tag, curve in group.get("curves", {}).items():
+            steps, values = np.array(curve["env_steps"], float), np.array(curve["seeds"], float)
+            num_steps, num_seeds = len(curve["env_steps"]), len(curve["seeds"])
+            arm.curves[tag] = steps.reshape(num_steps), values.reshape(num_seeds, num_steps)  # raises for other shapes
+        for tag in TAGS:
+            results = [numbers[tag]["last"] for numbers in group["seeds"].values() if tag in numbers]
+            last = [result for result in results if result is not None]
+            if last:
+                arm.scores[tag] = np.array(last, float)
+        arms.append(arm)
+    return Figure(title, summary, arms)
 
 
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:

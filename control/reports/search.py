@@ -26,8 +26,7 @@ from control.reports.figures import (
     rows,
     set_row_labels,
 )
-from control.reports.statistics import interval, iqm
-from control.reports.tables import with_interval
+from control.reports.tables import Score, with_interval
 from models.settings import SettingError
 
 if TYPE_CHECKING:
@@ -50,11 +49,11 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 
     solved, curve = config.solved_reward, outcome.curve
-    is_finite = outcome.scores.isfinite()
-    scores = outcome.scores[is_finite].double().numpy()
+    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
+    score = Score.of(scores)
+    low, high = score.bounds or (None, None)  # no interval for fewer than three agents
     if not len(scores):
         scores = np.full(1, np.nan)  # all statistics are NaN
-    low, high = interval(scores, iqm) or (None, None)  # no interval for fewer than three agents
     speed: dict[str, Any] = {}
     if curve.shape[1] and config.test_every and solved is not None:
         speed["first"] = quartiles(first_solved_test(curve, solved), curve, config.test_every)
@@ -62,14 +61,14 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
         speed["staying"] = float(stays_solved(curve, solved).float().mean())
     return speed | {
         "agents": len(outcome.scores),
-        "failed": int((~is_finite).sum()),
-        "mean": float(scores.mean()),
+        "failed": len(outcome.scores) - score.count,
+        "mean": score.mean,
         "std": float(scores.std()),
         "median": float(np.median(scores)),
         "worst": float(scores.min()),
-        "iqm": float(iqm(scores)),
-        "iqm_low": None if low is None else float(low),
-        "iqm_high": None if high is None else float(high),
+        "iqm": score.iqm,
+        "iqm_low": low,
+        "iqm_high": high,
         "solved": None if solved is None else float((scores >= solved).mean()),
         "steps": float(outcome.steps.double().mean()),
         "steps_std": float(outcome.steps.double().std(correction=0)),
@@ -113,8 +112,6 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
     the task's reward (``task``). The learned reward helps in two cases: its agents have clearly higher returns in the
     end, or no lower ones and the median agent solves its first test clearly sooner. In both, no more of them may
     diverge. The sentence is empty if fewer than two agents have a return."""
-    from control.reports.verdict import Score  # imports torch
-
     learned_score, task_score = Score.of(learned.scores.numpy()), Score.of(task.scores.numpy())
     if min(learned_score.count, task_score.count) < 2:  # agents that diverged do not count
         return ""

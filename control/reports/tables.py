@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from control.reports.runs import Group, return_tags
 from control.reports.statistics import interval, iqm
@@ -57,6 +58,44 @@ def solved_verdict(score: float, solved: float) -> str:
     return f"{solved_text(score, solved)} ({solved:g} or more)"
 
 
+@dataclass(frozen=True)
+class Score:
+    """Statistics of N returns: their number ``count``, their ``mean`` and its standard ``error``, their interquartile
+    mean ``iqm`` and its 95 % interval ``bounds`` (None for fewer than three). The mean is NaN for no returns."""
+
+    mean: float
+    error: float
+    iqm: float
+    bounds: tuple[float, float] | None
+    count: int
+
+    @classmethod
+    def of(cls, returns: ArrayLike) -> "Score":
+        """Return the statistics of ``returns [N]``. Returns that are not finite are left out."""
+        values = np.asarray(returns, dtype=np.float64)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return cls(math.nan, 0.0, math.nan, None, 0)
+        error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
+        bounds = interval(values, iqm)
+        ends = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+        return cls(float(values.mean()), error, float(iqm(values)), ends, len(values))
+
+    def exceeds(self, other: "Score") -> bool:
+        """Return whether this mean is higher than the other by two standard errors of the difference, and by more than
+        the rounding of a sum of rewards."""
+        rounding = 1e-5 * max(abs(self.mean), abs(other.mean))
+        return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
+
+    def failure_to_exceed(self, other: "Score") -> str:
+        """Return words for a comparison in which these returns do not exceed the others: "not clearly better than" if
+        their mean is higher, otherwise "no better than"."""
+        return "not clearly better than" if self.mean > other.mean else "no better than"
+
+    def __str__(self) -> str:
+        return number_text(self.mean)
+
+
 def summarise(group: Group) -> dict[str, Any]:
     """Return the statistics of a group of runs, as data for JSON.
 
@@ -84,17 +123,12 @@ def _none_if_nan(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Return statistics of the finite ``values``, one per seed: their number ``n``, their ``mean``, their interquartile
-    mean ``iqm``, and its 95 % interval ``iqm_interval``, None for fewer than three values."""
-    finite = [value for value in values if math.isfinite(value)]
-    bounds = interval(finite, iqm)
-    return {
-        "n": len(finite),
-        "mean": float(np.mean(finite)),
-        "iqm": float(iqm(finite)),
-        "iqm_interval": [float(bound) for bound in bounds] if bounds else None,
-    }
+def over_seeds(values: ArrayLike) -> dict[str, Any]:
+    """Return the `Score` of ``values``, one per seed, as data for JSON: their number ``n``, their ``mean``, their
+    interquartile mean ``iqm``, and its 95 % interval ``iqm_interval``, None for fewer than three values."""
+    score = Score.of(values)
+    bounds = list(score.bounds) if score.bounds else None
+    return {"n": score.count, "mean": score.mean, "iqm": score.iqm, "iqm_interval": bounds}
 
 
 def summary_text(title: str, summary: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch, watch_part
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
-from control.reports.statistics import interval, iqm
-from control.reports.tables import NOT_SOLVED, number_text, percent_text
+from control.reports.tables import NOT_SOLVED, Score, percent_text
 from envs.base import Environment
 from envs.make import make_environment, spaces_of
 from models.spaces import Continuous, Discrete
@@ -37,44 +35,6 @@ EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each cons
 MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
 MOST_CONSTANTS = 9  # maximum number of constant actions that are tried
 _WAY = "of the way from random play to the teacher"
-
-
-@dataclass(frozen=True)
-class Score:
-    """Statistics of N returns: their number ``count``, their ``mean`` and its standard ``error``, their interquartile
-    mean ``iqm`` and its 95 % interval ``bounds`` (None for fewer than three). The mean is NaN for no returns."""
-
-    mean: float
-    error: float
-    iqm: float
-    bounds: tuple[float, float] | None
-    count: int
-
-    @classmethod
-    def of(cls, returns: ArrayLike) -> "Score":
-        """Return the statistics of ``returns [N]``. Returns that are not finite are left out."""
-        values = np.asarray(returns, dtype=np.float64)
-        values = values[np.isfinite(values)]
-        if not len(values):
-            return cls(math.nan, 0.0, math.nan, None, 0)
-        error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
-        bounds = interval(values, iqm)
-        ends = None if bounds is None else (float(bounds[0]), float(bounds[1]))
-        return cls(float(values.mean()), error, float(iqm(values)), ends, len(values))
-
-    def exceeds(self, other: "Score") -> bool:
-        """Return whether this mean is higher than the other by two standard errors of the difference, and by more than
-        the rounding of a sum of rewards."""
-        rounding = 1e-5 * max(abs(self.mean), abs(other.mean))
-        return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
-
-    def failure_to_exceed(self, other: "Score") -> str:
-        """Return words for a comparison in which these returns do not exceed the others: "not clearly better than" if
-        their mean is higher, otherwise "no better than"."""
-        return "not clearly better than" if self.mean > other.mean else "no better than"
-
-    def __str__(self) -> str:
-        return number_text(self.mean)
 
 
 @dataclass(frozen=True)
