@@ -222,19 +222,18 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
 
 
 def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
-    """Return tables with a row for each seed. Groups with the same columns share a table."""
+    """Return a table for each group, with a row for each seed."""
     has_solved = any(group.solved_at(group.runs) != "-" for group in groups)
-    rows_by_header: dict[tuple[str, ...], list[list[str]]] = {}
+    seed_tables = []
     for group in groups:
-        header, *rows = tables.seed_table(group.summary, "run").rows
+        header, *rows = tables.seed_table(group.summary).rows
         if has_solved:
             header = [*header, "solved at step"]
             solved_at = [group.solved_at([run]) for run in group.runs]
             rows = [[*row, text] for row, text in itertools.zip_longest(rows, solved_at, fillvalue="")]
-        label = f"{group.label}, " if len(groups) > 1 else ""
-        for name, *cells in rows:
-            rows_by_header.setdefault(tuple(header), []).append([f"{label}{name}", *cells])
-    return [Table([header, *rows], "Returns of the seeds") for header, rows in rows_by_header.items()]
+        caption = "Returns of the seeds" if len(groups) == 1 else f"Returns of the seeds of {group.label}"
+        seed_tables.append(Table([header, *rows], caption))
+    return seed_tables
 
 
 def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from control.cli.colour import warning
@@ -23,14 +22,12 @@ from control.cli.words import as_word
 from control.reports import stages, tables, tags
 from control.reports.curves import is_episode_return, solved_return
 from control.reports.runs import Group, Run
-from control.reports.statistics import Array
 from control.reports.tables import number_text
 from control.reports.tags import ELAPSED
 from models.settings import UserError
 
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 
 IQM = "IQM [95 % interval]"
 # Numbers of a held-out evaluation: their headings and the functions that format them.
@@ -274,8 +271,8 @@ class ReportGroup(Group):
     def duration(self) -> str:
         """Time of training and tests of all runs together, as text; ``-`` if it was not logged."""
         # Seeds in one folder train side by side, and have the same times.
-        seconds = sum(_seconds(run.columns) for run in {run.source: run for run in self.runs}.values())
-        return time_in_words(seconds) if seconds else "-"
+        runs = {run.source: run for run in self.runs if run.has(ELAPSED)}.values()
+        return time_in_words(sum(run.best(ELAPSED) for run in runs)) if runs else "-"
 
     def solved_at(self, runs: Sequence[Run]) -> str:
         """Return the steps of the first evaluations that solve the environment as text, such as ``20,160``. If several
@@ -306,13 +303,6 @@ class ReportGroup(Group):
         """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
         values = dict.fromkeys(folder.setting_texts.get(name, "-") for folder in self.folders)
         return " | ".join(values)
-
-
-def _seconds(columns: dict[str, Array]) -> float:
-    """Return the time of a run. Older runs have only the times of parts of their epochs."""
-    if ELAPSED in columns:
-        return float(np.nanmax(columns[ELAPSED]))
-    return sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
 
 
 def setting_text(value: Any) -> str:

@@ -140,7 +140,7 @@ def summary_text(title: str, summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def seed_table(group: dict[str, Any], corner: str = "seed") -> Table:
+def seed_table(group: dict[str, Any], corner: str = "run") -> Table:
     """Return the table of the statistics of a group (`summarise`): a row for each seed and, for several seeds, the
     three rows `AGGREGATES`. A return is shown as ``LAST (BEST)``. ``corner`` is the first cell of the header."""
     returns = list(group["over_seeds"])

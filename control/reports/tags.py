@@ -47,8 +47,6 @@ class Tag:
     kind: Kind
     short: str = ""
     """Heading of its column in tables of returns."""
-    text: str = ""
-    """Sentence about a tag that is not in docs/tensorboard.md."""
     replaces: tuple[str, ...] = ()
     """Noisier tags of the same quantity, omitted if all runs have this one."""
 
@@ -64,8 +62,7 @@ _TABLE = (
     Tag(REWARD_RATE, "Reward per step in evaluation", "return", "reward rate", replaces=(GREEDY,)),
     Tag(FITNESS, "Mean fitness of the generation", "return", "fitness"),
     Tag(MEAN_RETURN, "Return of new agents on the task", "return", "search mean"),
-    Tag(HELD_OUT_RETURN, "Held-out return", "", "held-out",
-        "Mean return on the task of new agents that trained on the winner, once at the end."),
+    Tag(HELD_OUT_RETURN, "Mean return on the task of new agents that trained on the winner", "", "held-out"),
     Tag("train/policy_loss", "Policy loss", "loss"),
     Tag("train/value_loss", "Value loss", "loss"),
     Tag("train/quantile_loss", "Quantile loss", "loss"),
@@ -87,11 +84,10 @@ _PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
 
 @functools.cache
 def explanations() -> dict[str, str]:
-    """Return tag -> the sentence about it, from the tables in docs/tensorboard.md. Without this page, only tags with a
-    `Tag.text` have one."""
+    """Return tag -> the sentence about it, from the tables in docs/tensorboard.md, if that page is there."""
     page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else ""
     rows = re.findall(r"^\| `([a-z]+/[a-z_]+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
-    return {tag.name: tag.text for tag in _TABLE if tag.text} | dict(rows)
+    return dict(rows)
 
 
 def of_search(names: Iterable[str]) -> bool:
