@@ -5,19 +5,19 @@ of T evaluations, each a list of M seeds) and ``eval_times`` (T environment step
 epoch). ``NAME.params`` is a safetensors file with the final weights of all M seeds.
 """
 
-import math
 import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings, effective_values
+from control.reports.runs import read_runs
 from control.reports.tags import GREEDY, REWARD_RATE
-from control.storage.run_dir import read_metrics
 from models.mlp import MlpNetwork
 from models.settings import SettingError
 
@@ -66,18 +66,13 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
     """Return the content of ``NAME.out`` for the run in ``folder``: reward rates or, without these, greedy returns."""
-    columns = read_metrics(folder / "metrics.csv")  # a row for each epoch and seed
-    scores = columns[REWARD_RATE if REWARD_RATE in columns else GREEDY]  # NaN in epochs without an evaluation
-    steps_after_epoch: dict[int, int] = {}  # of the last seed
-    scores_of_epoch: dict[int, list[float]] = {}
-    for epoch, steps, score in zip(columns["epoch"], columns["env_steps"], scores, strict=True):
-        steps_after_epoch[int(epoch)] = int(steps)
-        if not math.isnan(score):
-            scores_of_epoch.setdefault(int(epoch), []).append(score)
-    # The published scripts count the steps before an epoch. They are 0 for the first epoch, and if the rows of the
-    # previous epoch were lost.
-    eval_times = [steps_after_epoch.get(epoch - 1, 0) for epoch in scores_of_epoch]
-    metrics = {"reward_rates": list(scores_of_epoch.values()), "eval_times": eval_times}
+    runs = read_runs(folder / "metrics.csv")
+    tag = REWARD_RATE if runs[0].has(REWARD_RATE) else GREEDY
+    rates = np.stack([run.columns[tag] for run in runs], 1)  # [epochs, M], NaN in epochs without an evaluation
+    # The published scripts count the steps before an epoch.
+    steps_before = np.concatenate([[0], runs[-1].columns["env_steps"][:-1]]).astype(int)
+    is_evaluated = np.isfinite(rates).all(1)
+    metrics = {"reward_rates": rates[is_evaluated].tolist(), "eval_times": steps_before[is_evaluated].tolist()}
     return {"config": effective_values(settings), "metrics": metrics}
 
 

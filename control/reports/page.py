@@ -114,12 +114,13 @@ def _description(groups: Sequence[ReportGroup]) -> str:
 
 def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     """Return the conclusion as sentences, and whether it is good (True), bad (False) or neither (None). The sentences
-    name the runs that solve the environment, results, verdicts of searches, and runs that have not finished."""
+    have the results of the best groups, verdicts of searches, and runs that have not finished."""
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
+    judged.sort(key=lambda group: group.result["mean"], reverse=True)
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
-    sentences = [judged[0].sentence] if len(groups) == 1 else _several_sentences(judged)
+    sentences = [group.sentence for group in judged[:_MAX_NAMED]]
     some_searches_failed = False
     for group in judged:
         for folder in group.folders:
@@ -127,8 +128,6 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
                 # Of one group, the sentence before this one also says that it is not solved.
                 text = sentence.removeprefix(NOT_SOLVED) if len(judged) == 1 else f"{group.label}: {sentence}"
                 sentences.append(text)
-                if folder.may_go_on:
-                    sentences.append("More generations may help: repeat it with --resume and more --generations.")
                 if not folder.scores["passed"]:
                     some_searches_failed = True
     unfinished = [text for group in groups for text in group.unfinished]
@@ -137,28 +136,6 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     if some_searches_failed or (verdicts == {"not solved"} and not unfinished):
         return sentences, False
     return sentences, True if verdicts == {"solved"} else None
-
-
-def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
-    """Return sentences about several groups: which of them solve the environment, and their returns, the best first. If
-    there are many groups, they are counted, and only the best is named."""
-    ranked = sorted(groups, key=lambda group: group.result["mean"], reverse=True)
-    has_few = len(groups) <= _MAX_NAMED
-    parts = []
-    for verdict in ("solved", "not solved"):
-        labels = [group.label for group in ranked if group.verdict == verdict]
-        if labels:
-            groups_text = ", ".join(labels) if has_few else f"{len(labels)} of {len(groups)}"
-            parts.append(f"{verdict} by {groups_text}")
-    sentences = []
-    if parts:
-        verdicts = "; ".join(parts)
-        sentences.append(f"At the end of training: {verdicts}.")
-    results = [f"{number_text(group.result['mean'])} of {group.label}" for group in ranked]
-    end = "" if sentences else " at the end of training"
-    if has_few:
-        return [*sentences, f"Returns{end}: {', '.join(results)}."]
-    return [*sentences, f"Highest return{end}: {results[0]}."]
 
 
 def _learn_pages(folders: Iterable[RunFolder], target: Path) -> list[str]:

@@ -109,17 +109,9 @@ class RunFolder:
         try:
             results = read_json(path)
             verdict = results.get("verdict", {})
-            scores = {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
-            return results["report"] | scores | {"is_solved": verdict.get("solved", True)}
+            return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether more generations may help a search, because it has not solved its task. A fit has one."""
-        if self.settings is None or self.scores.get("is_solved", True):
-            return False
-        return (self.settings.value("generations") or 0) > 1
 
     @cached_property
     def held_out(self) -> dict[str, str]:
@@ -242,15 +234,14 @@ class ReportGroup(Group):
         end = number_text(self.result["mean"])
         if self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
-            # RN is the implementation that learns a reward.
-            source = "with the learned reward" if "RN" in self.names else "on the synthetic environment"
-            result = f"{agents} new agents that trained {source} return {end}".strip()
+            result = f"{agents} new agents that trained on the winner of {self.label} return {end}".strip()
         elif is_episode_return(self.tag) and not self.is_search:
             result = f"{self.label} returns {end} at the end of training"
             result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
+            result += f"; solved at step {steps}" if (steps := self.solved_at(self.runs)) != "-" else ""
         else:
             title = tags.TAGS[self.tag].title
-            result = f"{title[0].lower()}{title[1:]} at the end: {end}"
+            result = f"{title[0].lower()}{title[1:]} of {self.label} at the end: {end}"
         if self.verdict:
             result = f"{self.verdict} ({self.solved:g} or more): {result}"
         return f"{result[0].upper()}{result[1:]}."
