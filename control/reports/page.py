@@ -160,20 +160,14 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
 
 
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
-    """Return the table of results, a row for each group."""
+    """Return the table of results, a row for each group. The caption has texts that are the same in all rows."""
     rows = [_results_row(group) for group in groups]
-    caption, names = "Returns at the end of training", list(rows[0])
-    if not any(group.is_search for group in groups):
-        names.remove("real steps")  # equal to the training steps
-    if all(row["solved at step"] == "-" for row in rows):
-        names.remove("solved at step")
+    caption = "Returns at the end of training"
     for name in ("evaluation", "solved from"):
-        texts = {row[name] for row in rows}
-        if len(texts) == 1:  # the same in all rows
-            caption += f"; {name}: {texts.pop()}"
-            names.remove(name)
-    cells = [[row[name] for name in names] for row in rows]
-    return Table([names, *cells], caption)
+        if len({row[name] for row in rows}) == 1:
+            caption += f"; {name}: {rows[0][name]}"
+            rows = [{heading: text for heading, text in row.items() if heading != name} for row in rows]
+    return Table.of_rows(rows, caption)
 
 
 def _results_row(group: ReportGroup) -> dict[str, str]:
@@ -193,37 +187,28 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         "best": number_text(group.best),
         "solved at step": group.solved_at(group.runs),
         "training steps": group.steps,
-        "real steps": group.real_steps if group.is_search else group.steps,
+        "real steps": group.real_steps if group.is_search else "-",  # of an agent, these are its training steps
         "time": group.duration,
     }
 
 
 def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
     """Return a table for each group, with a row for each seed."""
-    has_solved = any(group.solved_at(group.runs) != "-" for group in groups)
     seed_tables = []
     for group in groups:
         header, *rows = tables.seed_table(group.summary).rows
-        if has_solved:
-            header = [*header, "solved at step"]
-            solved_at = [group.solved_at([run]) for run in group.runs]
-            rows = [[*row, text] for row, text in itertools.zip_longest(rows, solved_at, fillvalue="")]
+        solved_at = itertools.chain((group.solved_at([run]) for run in group.runs), itertools.repeat("-"))
+        cells = [dict(zip(header, row, strict=True), **{"solved at step": next(solved_at)}) for row in rows]
         caption = "Returns of the seeds" if len(groups) == 1 else f"Returns of the seeds of {group.label}"
-        seed_tables.append(Table([header, *rows], caption))
+        seed_tables.append(Table.of_rows(cells, caption))
     return seed_tables
 
 
 def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:
     """Return the statistics of held-out evaluations, a row for each search. None if there are none. ``folders`` has the
     names of runs."""
-    evaluated = {folder: label for folder, label in folders.items() if folder.held_out}
-    if not evaluated:
-        return None
-    headings = list(dict.fromkeys(heading for folder in evaluated for heading in folder.held_out))  # each once
-    rows = [["run", *headings]]
-    for folder, label in evaluated.items():
-        rows.append([label, *(folder.held_out.get(heading, "-") for heading in headings)])
-    return Table(rows, "Returns of new agents that trained on the winner")
+    rows = [{"run": label} | folder.held_out for folder, label in folders.items() if folder.held_out]
+    return Table.of_rows(rows, "Returns of new agents that trained on the winner") if rows else None
 
 
 def _page_figures(figure: Figure, page_title: str) -> list[Picture]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,13 @@ class Table:
 
     rows: Sequence[Sequence[str]]
     caption: str = ""
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Mapping[str, str]], caption: str = "") -> "Table":
+        """Return a table of ``rows`` that map headings to texts. ``-`` is an empty cell, and empty columns are left
+        out."""
+        names = dict.fromkeys(name for row in rows for name, text in row.items() if text != "-")
+        return cls([[*names], *([row.get(name, "-") for name in names] for row in rows)], caption)
 
     @property
     def numeric(self) -> list[bool]:
