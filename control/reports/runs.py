@@ -168,7 +168,7 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
     groups: dict[tuple[str, ...], Group] = {}
     used_files: dict[tuple[tuple[str, ...], int], Path] = {}  # file of a run, by its names and its seed
-    unused_versions: dict[Path, dict[Path, None]] = {}  # folder in use -> folders of older versions, each once
+    versions: tuple[Path, Path] | None = None  # folders of a run: of the version in use, and of another one
     for path in sorted(_metrics_files(run_dirs, setting), key=priority, reverse=True):
         names, _ = names_and_version(path)
         if separate_versions:
@@ -178,14 +178,13 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
             if used_file == path:  # the first file of this run, which has the highest priority
                 groups.setdefault(names, Group(names, runs=[])).runs.append(run)
             elif used_file.parent not in named_folders:  # no note about a version that the user chose
-                unused_versions.setdefault(used_file.parent, {})[path.parent] = None
+                versions = versions or (used_file.parent, path.parent)  # a note about one run suffices
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
-    for used, unused in list(unused_versions.items())[:1]:  # a note about one run suffices
-        names_of_unused = ", ".join(folder.name for folder in unused)
-        text = f"the newest version of a run counts: {short_path(used)} (not {names_of_unused})"
-        note(f"{text}; for another, name its folder: {shlex.quote(short_path(next(iter(unused))))}")
+    if versions is not None:
+        used, other = map(short_path, versions)
+        note(f"the newest version of a run counts: {used}; for another, name its folder: {shlex.quote(other)}")
     for group in groups.values():
         group.runs.sort(key=lambda run: run.seed)
     return [groups[names] for names in sorted(groups)]
