@@ -93,7 +93,7 @@ def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
         wide = _figure(source, caption, f"{shown} only-wide".strip(), folder)
         return wide + "\n" + _figure(str(narrow), caption, f"{shown} only-narrow".strip(), folder)
     header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
-    name = re.sub(r"^\.\./|(_dark)?\.png$", "", source)
+    name = re.sub(r"^\.\./|(_dark)?(_narrow)?\.png$", "", source)
     kind = CLASSES_BY_NAME.get(name) or CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), "")
     classes = f"{kind} {shown}".strip()
     options = f":alt: {caption}\n" + f":class: {classes}\n" * bool(classes) + f":figclass: {shown}\n" * bool(shown)
