@@ -238,7 +238,7 @@ class ReportGroup(Group):
         elif is_episode_return(self.tag) and not self.is_search:
             result = f"{self.label} returns {end} at the end of training"
             result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
-            result += f"; solved at step {steps}" if (steps := self.solved_at(self.runs)) != "-" else ""
+            result += f"; first solved at step {self.solved_at(self.runs)}" if self.verdict == "solved" else ""
         else:
             title = tags.TAGS[self.tag].title
             result = f"{title[0].lower()}{title[1:]} of {self.label} at the end: {end}"
