@@ -24,9 +24,11 @@ def test_page_explains_tags_of_figures() -> None:
 
 
 def logged_hyperparameters(folder: Path) -> dict[str, Any]:
-    """Hyperparameters of a run in TensorBoard."""
+    """Hyperparameters of a run in TensorBoard. The name of its row begins with agent and seed."""
     content = load_events(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    hparams = HParamsPluginData.FromString(content).session_start_info.hparams
+    session = HParamsPluginData.FromString(content).session_start_info
+    hparams = session.hparams
+    assert session.group_name == f"UDRL, 25: {folder}"
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in hparams.items()}
 
 

@@ -90,6 +90,19 @@ def test_runs_print_few_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert epochs[0] == 1 and epochs[-1] == 200 and 20 <= len(epochs) <= 30
 
 
+def test_a_run_says_once_that_its_task_is_solved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.lightning.callbacks.solved_return", lambda game: -1e6)  # by every agent
+    settings: dict[str, Any] = {"steps_per_epoch": 10, "eval_every": 1, "logdir": str(tmp_path), "logger": "none"}
+    trainer.train(implementation="QLearning", gamename="cliff", epochs=3, **settings)
+    text = capsys.readouterr().out
+    assert text.count("solved at step 10; --target_return -1e+06 would stop here") == 1
+    assert "; the highest of 3 evaluations" in text and "last tenth" in text
+    trainer.train(implementation="QLearning", gamename="cliff", epochs=3, target_return=1e6, **settings)
+    assert "would stop here" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("environment", "terminal", "coloured"), [
     ({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False),
     ({"NO_COLOR": ""}, True, True),
