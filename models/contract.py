@@ -144,6 +144,11 @@ class EpisodeAgent(Agent):
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
 
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Return which members can no longer learn, ``[M]`` bool, and a message for the user that says why. ``metrics``
+        is the result of `learn`."""
+        return torch.zeros(self.members, dtype=torch.bool), ""
+
 
 class StepAgent(Agent):
     """Base class of agents that learn between the steps of their environments: the loop calls ``act``, ``observe`` and

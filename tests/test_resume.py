@@ -139,12 +139,12 @@ def test_resume_refuses_a_damaged_or_best_checkpoint(past_run: Path, logdir: Pat
     last_bytes, weights = last.read_bytes(), best.read_bytes()
     policy = checkpoints.load(last).content["state_dict"]["agents.0.policy.flat"].numpy().tobytes()
     flipped = last_bytes.replace(policy, bytes([policy[0] ^ 1]) + policy[1:])
-    forged(last, last, lambda content: content[OURS]["loop"].update(gradient_steps=-1))
+    forged(last, last, lambda content: content[OURS]["loop"].update(stuck=-1))
     for content, other, message, offered in (
         (last_bytes[:1000], weights, "damaged", True),
         (flipped, weights, "is not what was written", True),
         (flipped, weights[:-30], "is not what was written", False),
-        (last.read_bytes(), weights, "gradient_steps is -1", True),
+        (last.read_bytes(), weights, "stuck is -1", True),
         (weights, weights, "holds weights but no memory", True),
     ):
         last.write_bytes(content), best.write_bytes(other)

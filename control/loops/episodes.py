@@ -23,12 +23,14 @@ from models.registry import agent_class
 from models.streams import Streams
 from models.trajectory import Trajectory
 
+_STUCK_EPOCHS = 10  # number of epochs in a row with a collapsed member after which there is a warning
+
 
 class EpisodeLoop(Loop):
     """`Loop` of an agent that learns from whole episodes. Its ``schedule`` defines an epoch."""
 
     evaluation_modes = ("greedy", "sampled")
-    saved = (*Loop.saved, "best_mean", "recent")
+    saved = (*Loop.saved, "stuck", "best_mean", "recent")
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
@@ -56,6 +58,7 @@ class EpisodeLoop(Loop):
         # Training returns. Without a running mean it is not used, so it has the smallest size.
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
+        self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
         """Let the agent store experiences before the first epoch: the recorded episodes of ``schedule.dataset``, if
@@ -87,10 +90,15 @@ class EpisodeLoop(Loop):
         return row
 
     def _learn(self) -> dict[str, Tensor]:
-        """Make the epoch's gradient steps, and return their metrics, ``{tag: [M]}``. Warn about diverged members."""
+        """Make the epoch's gradient steps, and return their metrics, ``{tag: [M]}``. Warn about diverged members, and
+        about members whose policy has collapsed (`EpisodeAgent.has_collapsed`) for many epochs."""
         metrics = self.agent.learn()
         self.gradient_steps += self.schedule.gradient_steps
         self._check_members(metrics[self.agent.main_loss])
+        collapsed, text = self.agent.has_collapsed(metrics)  # [M] bool, and a text for the warning
+        self.stuck = self.stuck + 1 if collapsed.any() else 0
+        if self.stuck == _STUCK_EPOCHS:
+            self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
         return {f"train/{name}": value for name, value in metrics.items()}
 
     def _explore(self) -> dict[str, Tensor]:

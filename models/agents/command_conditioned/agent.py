@@ -9,8 +9,9 @@ steps in a minibatch, C of numbers in a command. ``*O`` is the shape of an obser
 """
 
 import copy
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from models.streams import Draw, NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, next_values, stack_padded
 
 _VALUE_CHUNK, _IMAGE_CHUNK = 4096, 256  # number of vectors, and of images, in one call of the value network
+_UNIFORM_TOLERANCE = 0.005  # a policy counts as uniform if its loss differs from ln(A) by less than this, in nats
 _CONTINUOUS_NOISE = 0.3  # standard deviation of exploration in half-widths of the action range (public code)
 
 
@@ -260,6 +262,17 @@ class Agent(EpisodeAgent):
         layers, activations = policy.of_member(member)
         head = "argmax" if self.is_discrete else "scale"
         return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
+
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Return which members have a uniform policy. Only policies of discrete actions are checked: their loss is
+        ln(A) if they are uniform, and the loss of continuous actions has no such value."""
+        if not isinstance(self.spaces.actions, Discrete):
+            return super().has_collapsed(metrics)
+        uniform_loss = math.log(self.spaces.actions.n)
+        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
+        advice = "look at the command scales (reward_scale, horizon_scale) and lr"
+        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
+        return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
         """Return the status of the base class and the number of steps in memory. If a command is a return, return also

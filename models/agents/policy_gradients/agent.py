@@ -10,7 +10,7 @@ an observation, A the number of actions.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from models.streams import NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, next_values, stack_padded
 
 CHUNK = 256  # experiences; large enough for matrix products, small enough to waste little on padding
+_COLLAPSE_THRESHOLD = 1e-6  # a policy has collapsed if its entropy is below this fraction of the largest entropy
 
 
 class Agent(EpisodeAgent):
@@ -183,6 +184,10 @@ class Agent(EpisodeAgent):
         optimizer.step()
         optimizer.zero_grad()
         return norm
+
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        text = "the policy has been sure of every action, so it explores nothing and learns no more"
+        return metrics["entropy_share"] < _COLLAPSE_THRESHOLD, f"{text}; a smaller lr or a larger beta may help"
 
 
 def _standardise(values: Tensor) -> Tensor:
