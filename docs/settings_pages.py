@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.help import OBVIOUS_VALUES, SYNTAX
-from control.cli.options import Flag, command_flags, flags_of, parameters
+from control.cli.options import parameters
 from control.cli.run_settings import COMMANDS, RunConfig
-from control.cli.words import as_word
+from control.cli.words import Flag, as_word, command_flags, flags_of
 from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
 from models.registry import implementations

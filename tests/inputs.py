@@ -15,9 +15,10 @@ import torch
 import yaml
 from hypothesis import strategies as st
 
-from control.cli.options import Flag, flags, flags_of_all
+from control.cli.options import flags
 from control.cli.parse import parse
 from control.cli.settings import as_dict
+from control.cli.words import Flag
 from envs.names import GAMES
 from models.registry import implementations
 from models.settings import SMALLEST, Kind, bounds
@@ -147,7 +148,8 @@ def wrong_words(flag: Flag, shelf: Path) -> st.SearchStrategy[list[str]]:
 
 @functools.cache
 def _flags(implementation: str) -> Mapping[str, Flag]:
-    return flags(implementation) if implementation else flags_of_all()
+    names = [implementation] if implementation else implementations()
+    return {name: flag for other in names for name, flag in flags(other).items()}
 
 
 @st.composite

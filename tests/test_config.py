@@ -13,11 +13,10 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from control.cli.options import Flag, flags, parameters
+from control.cli.options import Flag, command_line, flags, parameters
 from control.cli.parse import parse, settings_from
 from control.cli.run_settings import RunConfig
 from control.cli.settings import as_dict, effective_values, from_dict, replaced_in, to_yaml
-from control.cli.words import command_line
 from envs.names import GAMES
 from helpers import yaml_file
 from inputs import values_of

@@ -62,7 +62,7 @@ PPO --seed 1 -> 'PPO' is not a flag; flags start with --; did you mean '--implem
 --config experiments/ddqn/search_dqn.yaml -> ...folder; did you mean 'experiments/ddqn/search_ddqn.yaml'?
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
 --resume --use_tune -> --resume has no effect with --use_tune
---eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
+--eval_agent @ --epochs 1 -> --epochs has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
 --desire_rank -> desire_rank and desire_rtg exclude each other: switch desire_rtg off (--preset ranks does)
 --preset ranks --no_desire_rank -> no command is on: switch on one of desire_rtg, ... desire_rank
@@ -168,6 +168,8 @@ COMMANDS = """
 --report RUN --report_out page.pdf -> report_out is 'page.pdf'; allowed: a folder, or a file ending in .html
 --eval_agent RUN --evaluation sampled -> ...has no effect...DDQN...
 --eval_agent RUN --command.return 3 -> ...has no effect: DDQN...
+--eval_agent UDRL --last_few 1 -> --last_few has no effect with --eval_agent of a checkpoint, which holds its agent
+--eval_agent UDRL --no_sch 1 -> --no_sch is unknown; see --help
 --eval_agent UDRL --gamename acrobot -> gamename is 'acrobot', whose obs_shape is (6,); allowed with a checkpoint of...
 --eval_agent UDRL --half_length 1 --obedience -> --obedience has no effect with gamename cartpole,half_length=1.0...
 --eval_agent cartpole-bandit --half_length 1 -> --half_length has no effect with --eval_agent of a proxy

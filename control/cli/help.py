@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.colour import paint
-from control.cli.options import Flag, Flags, flags
+from control.cli.options import flags
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import from_dict
 from control.cli.together import flags_without_effect
-from control.cli.words import as_word
+from control.cli.words import Flag, Flags, as_word
 from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
 from models.vocabulary import aliases_of

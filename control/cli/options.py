@@ -1,41 +1,20 @@
 """The settings that exist for a command, an implementation and a game, as flags. Also errors for misspelt names."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import shlex
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from control.cli.run_settings import COMMANDS, Command
-from control.cli.settings import COMMAND, RETURN_COMMANDS, RunConfig, Settings, agents_of, defaults_for
+from control.cli.run_settings import COMMANDS, RETURN_COMMANDS, RunConfig
+from control.cli.settings import Settings, agents_of, as_dict, defaults_for, end_setting
+from control.cli.words import Flag, Flags, as_word, command_flags, flags_of
 from models.mixture import shared_settings
-from models.registry import families_of, family, implementations, inner_agents
-from models.settings import Kind, SettingError, closest, kinds, names_with
+from models.registry import families_of, implementations
+from models.settings import SettingError, closest, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
 _COUNTERPARTS = {"start_from": "teacher"}  # setting of an implementation -> flag of a command with the same meaning
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One setting as the command line knows it. ``meta`` has its help text, bounds and properties
-    (`models.settings.PROPERTIES`), ``section`` is its heading in the help. ``owner`` is the class of the config that
-    has it, None for a command to the agent, such as ``command.return``, and for a setting of several families."""
-
-    name: str
-    kind: Kind
-    meta: Mapping[str, Any]
-    default: Any
-    section: str
-    owner: type | None = None
-
-    @property
-    def command(self) -> str:
-        """The flag of the command (`COMMANDS`) that this setting belongs to; "" for training."""
-        return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
-
-
-Flags = Mapping[str, Flag]
-"""Flags by name."""
 
 
 def flags(
@@ -65,10 +44,22 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
     return all_flags
 
 
-def command_flags() -> dict[str, Flag]:
-    """Return name -> `Flag` for the commands to an agent, such as ``command.return``."""
-    metadata = {f"command.{name}": field.metadata for name, field in RETURN_COMMANDS.items()}
-    return {name: Flag(name, COMMAND, meta, None, "evaluation") for name, meta in metadata.items()}
+def command_line(settings: Settings, without: Container[str] = ()) -> str:
+    """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
+    property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
+    run, values = settings.run, as_dict(settings)
+    values |= {f"command.{name}": value for name, value in values.pop("command").items()}
+    valid_flags = flags_for_values(run.implementation, run.gamename, values)
+    words = ["python trainer.py"]
+    for name, value in values.items():
+        is_implied = name == end_setting(run.implementation) and value is None  # such as null epochs with `total_steps`
+        if is_implied or name in without:
+            continue
+        flag = valid_flags[name]
+        if flag.meta["identity"] or as_word(value) != as_word(flag.default):
+            items = value if isinstance(value, list) else [value]
+            words += [f"--{name}", *(shlex.quote(as_word(item)) for item in items)]
+    return " ".join(words)
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
@@ -99,19 +90,6 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
     return shared_flags
 
 
-def flags_of_all(game: str = RunConfig.gamename) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting of every implementation and every parameter of every game, with defaults
-    for ``game``. Settings of agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
-    all_flags = all_parameters()
-    choices = {"agent": RunConfig.agent}  # without it, an environment would be built to choose the agents
-    for implementation in implementations():
-        all_flags |= flags(implementation, game, choices)
-    for agent in inner_agents():
-        for name, flag in flags_of(family(agent).config(), f"hyperparameters of {agent}").items():
-            all_flags[f"{agent}_{name}"] = replace(flag, name=f"{agent}_{name}")
-    return all_flags
-
-
 def parameters(game: str) -> dict[str, Flag]:
     """Return name -> `Flag` for the parameters of an environment, such as ``grid_size``. Defaults are the values in its
     name, as in ``procmaze,grid_size=5``, or else the usual ones. Empty for a game without parameters."""
@@ -123,43 +101,6 @@ def parameters(game: str) -> dict[str, Flag]:
         return {}
     section = f"parameters of {base_name}, which become part of gamename"
     return flags_of(parameters_class(**resolve(game).parameter_values()), section)
-
-
-def all_parameters() -> dict[str, Flag]:
-    """Return name -> `Flag` for the parameters of every environment."""
-    from envs.names import GAMES
-
-    return {name: flag for game in GAMES for name, flag in parameters(game).items()}
-
-
-def settings_of_fresh_agents() -> set[str]:
-    """Return the hyperparameters of all agents that can train on a proxy (a learned environment or reward), by both
-    names: ``lr`` and ``PPO_lr``."""
-    names: set[str] = set()
-    for agent in inner_agents():
-        for name in kinds(family(agent).config):
-            names |= {name, f"{agent}_{name}"}
-    return names
-
-
-def evaluation_overrides() -> set[str]:
-    """Return the names of settings that ``--eval_agent`` can change although they are in the checkpoint or in the
-    proxy's file: hyperparameters of agents that train on a proxy, and parameters of environments."""
-    return settings_of_fresh_agents() | all_parameters().keys()
-
-
-def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """Return name -> `Flag` for each field of a config, with its value as default. Empty if ``config`` is None.
-    ``section`` is put before the section of a field: ``hyperparameters of PPO: network``."""
-    if config is None:
-        return {}
-    field_kinds = kinds(type(config))
-    config_flags: dict[str, Flag] = {}
-    for field in fields(config):
-        name, default = field.name, getattr(config, field.name)
-        heading = ": ".join(filter(None, [section, field.metadata.get("section")]))
-        config_flags[name] = Flag(name, field_kinds[name], field.metadata, default, heading, type(config))
-    return config_flags
 
 
 def missing_parameter_error(name: str, game: str, prefix: str = "--") -> SettingError:

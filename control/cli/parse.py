@@ -9,19 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from control.cli import options
-from control.cli.errors import MAX_LINES, single_errors
-from control.cli.options import FLAG_ONLY, Flag, Flags, parameters
+from control.cli.errors import single_errors
+from control.cli.options import FLAG_ONLY, parameters
 from control.cli.run_settings import COMMANDS, RunConfig, TuneConfig
 from control.cli.settings import DECIDING, Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
-from control.cli.words import NULL, as_word, one_word, pairs_of, read_value, split
+from control.cli.words import NULL, Flags, Words, as_word, one_word, pairs_of, read_value, read_values, split
 from models.mixture import expand_shared
 from models.registry import canonical_names, family, implementations
-from models.settings import SettingError, check_value, format_value, names_with, raise_all
+from models.settings import SettingError, format_value, names_with, raise_all
 from models.vocabulary import translate
-
-Words = Mapping[str, list[Any]]
-"""Setting -> its words on the command line or in a file, such as ``{"lr": ["1e-3"]}``."""
 
 
 def parse(argv: Sequence[str]) -> Settings:
@@ -102,27 +99,35 @@ def _settings_from_words(
         if help_words is not None:
             _print_help({**file_words, **flag_words}, help_words)
             sys.exit(0)
-        defaults, valid_flags = _defaults_and_flags({**file_words, **flag_words})
-        if file:
-            file_words = _translate_file(file, file_words, flag_words, defaults, valid_flags)
+        defaults = _defaults({**file_words, **flag_words})
+        valid_flags = options.flags_of_settings(defaults)
 
         def current_value(name: str) -> Any:
             """Return the value of a setting in the file, or else the default. It is needed for aliases that change a
             part of the setting, such as a width of ``hidden_sizes``."""
-            if defaults.evaluates_agent:  # the value is in the checkpoint, which is not yet read
-                return None
             flag = valid_flags[name]
             return read_value(flag, file_words[name]) if name in file_words else flag.default
 
+        if file:
+            file_words, _ = translate(file_words, defaults.families, valid_flags, current_value)
+            file_words = _checked_file(file, file_words, flag_words, defaults, valid_flags)
         flag_words, more_renamed = translate(flag_words, defaults.families, valid_flags, current_value)
         renamed |= more_renamed
         aliases |= {setting: alias for alias, setting in renamed.items()}
         if prefix and renamed:
             _print_translations(typed_words, renamed, flag_words)
+        changed: dict[str, list[str]] = {}
+        if _is_set("eval_agent", flag_words):
+            known = valid_flags.keys() | {f"no_{name}" for name in valid_flags}
+            changed = {name: [*map(as_word, words)] for name, words in flag_words.items() if name not in known}
+            flag_words = {name: words for name, words in flag_words.items() if name in known}
+            defaults = dataclasses.replace(defaults, changed=changed)
         file_words = {name: words for name, words in file_words.items() if name not in flag_words}
         file_values, file_errors = _read(file_words, defaults, valid_flags, f"{file}: ")
         flag_values, flag_errors = _read(flag_words, defaults, valid_flags, prefix)
         raise_all([*file_errors, *flag_errors])
+        flag_values = expand_shared(defaults.agent, flag_values)  # ``lr`` may become ``DDQN_lr`` and ``PPO_lr``
+        file_values = expand_shared(defaults.agent, file_values)
         return _build_settings({**file_values, **flag_values}, defaults, valid_flags, flag_values.keys())
     except SettingError as error:
         only_in_file = file_words.keys() - flag_words.keys()
@@ -195,14 +200,10 @@ def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
     return {"implementation", "mode", "agent"}, added_words
 
 
-def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
-    """Return the default settings for the implementation, game, preset and agents in ``words``, and all flags with
-    these defaults. If the preset is for one game, this is the default game. Raises SettingError for a wrong value, or
-    if preset and game do not fit.
-
-    With ``--eval_agent``, the checkpoint has the agent. So ``agent`` of the default settings is None, and the flags are
-    of all implementations.
-    """
+def _defaults(words: Words) -> Settings:
+    """Return the default settings for the implementation, game, preset and agents in ``words``. If the preset is for
+    one game, this is the default game. With ``--eval_agent``, there are no settings of an agent, because the checkpoint
+    has them. Raises SettingError for a wrong value, or if preset and game do not fit."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -213,20 +214,11 @@ def _defaults_and_flags(words: Words) -> tuple[Settings, Flags]:
         line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
         raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
     if _is_set("eval_agent", words):
-        run = RunConfig(implementation=implementation, gamename=game.name)
-        return Settings(run, agent=None), options.flags_of_all(game.name)
+        return Settings(RunConfig(implementation=implementation, gamename=game.name), agent=None)
     # Other settings on which defaults depend, such as ``preset``.
-    deciding_names = names_with(family(implementation).config, "chooses")
-    if family(implementation).learns_from == "evolution":
-        deciding_names.add("agent")
-    deciding_values = {name: one_word(name, words[name]) for name in deciding_names if name in words}
-    defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
-    return defaults, options.flags_of_settings(defaults)
-
-
-def _is_in_checkpoint(flag: Flag) -> bool:
-    """Return whether ``--eval_agent`` reads the setting of ``flag`` from the checkpoint, and hence ignores the flag."""
-    return flag.section != "run" and flag.command != "eval_agent"
+    names = {"agent", *names_with(family(implementation).config, "chooses")}
+    choices = {name: one_word(name, words[name]) for name in names if name in words}
+    return defaults_for({**choices, "implementation": implementation, "gamename": game.name})
 
 
 def _print_help(words: Words, help_words: Sequence[str]) -> None:
@@ -238,55 +230,48 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
     if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():
         words, help_words = {"implementation": [canonical_names(help_words[0])], **words}, []
     # The page of ``--eval_agent`` has settings of one implementation, too.
-    defaults, valid_flags = _defaults_and_flags({name: value for name, value in words.items() if name != "eval_agent"})
-    deciding_values = {"implementation": defaults.run.implementation, "gamename": defaults.run.gamename}
+    defaults = _defaults({name: value for name, value in words.items() if name != "eval_agent"})
+    valid_flags = options.flags_of_settings(defaults)
+    choices = {"implementation": defaults.run.implementation, "gamename": defaults.run.gamename}
     for name, flag in valid_flags.items():
         if flag.meta["chooses"] and words.get(name):
-            deciding_values[name] = one_word(name, words[name])
+            choices[name] = one_word(name, words[name])
     command = next((name for name in COMMANDS if name in words), None)
     is_default = "implementation" not in words
-    print(in_colours(help_text(valid_flags, deciding_values, help_words, command, is_default)))
+    print(in_colours(help_text(valid_flags, choices, help_words, command, is_default)))
 
 
-def _translate_file(
+def _checked_file(
     file: str, file_words: Words, flag_words: Words, defaults: Settings, valid_flags: Flags
 ) -> dict[str, list[Any]]:
-    """Return the words of a file by names of settings, without settings that only flags may set, and settings that the
-    command does not use. Raises SettingError if a flag changes the implementation or the preset of the file, because
-    its other values are for these, and for a setting that only flags may set."""
-    evaluates_agent = defaults.evaluates_agent  # its implementation and preset are in the checkpoint
-    wrong = []
-    for name in () if evaluates_agent else ("implementation", "preset"):
-        flag_text, file_text = _text_of(name, flag_words), _text_of(name, file_words)
-        if flag_text and file_text and flag_text != file_text:
-            line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
-            wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
-    raise_all(wrong)
-    # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
-    translated_words, _ = translate(
-        file_words, defaults.families, valid_flags, lambda name: getattr(defaults.agent, name, None)
-    )
-    translated_words = _without_flag_settings(file, translated_words, flag_words)
-    if evaluates_agent:  # the file may be of a training run, whose settings are in the checkpoint
-        unused = {name for name, flag in valid_flags.items() if _is_in_checkpoint(flag)}
-        if "gamename" in file_words or "gamename" in flag_words:  # not the checkpoint's environment
-            unused -= parameters(defaults.run.gamename).keys()
-        return {name: words for name, words in translated_words.items() if name not in unused}
-    return translated_words
+    """Return the words of a file without settings that only flags may set (their property ``by_flag``). Raises
+    SettingError for such a setting, unless its value is the default or ``flag_words`` have it too, and if a flag
+    changes the implementation or the preset of the file, because its other values are for these.
 
-
-def _without_flag_settings(file: str, file_words: Words, flag_words: Words) -> dict[str, list[Any]]:
-    """Return ``file_words`` without settings that only flags may set (their property ``by_flag``). Raises SettingError
-    for such a setting, unless its value is the default, or ``flag_words`` have it too."""
+    With ``--eval_agent``, the file may be of a training run. Settings that are in the checkpoint are left out."""
     remaining = dict(file_words)
-    wrong = []
-    for config in (RunConfig, *COMMANDS.values()):
-        for name in sorted(names_with(config, "by_flag") & file_words.keys()):
-            text, default = as_word(remaining.pop(name)), getattr(config, name)
-            is_default = text == default or (default is None and text.lower() in NULL)
-            if name not in flag_words and not is_default:
-                line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
-                wrong.append(SettingError(f"{file}: {name} {line}", name))
+    wrong: list[SettingError] = []
+    if _is_set("eval_agent", flag_words):
+        for name in file_words:
+            flag = valid_flags.get(name)
+            is_used = flag is not None and (flag.section == "run" or flag.command == "eval_agent")
+            if not is_used and name not in parameters(defaults.run.gamename):
+                del remaining[name]
+    else:
+        for name in ("implementation", "preset"):
+            flag_text, file_text = _text_of(name, flag_words), _text_of(name, file_words)
+            if flag_text and file_text and flag_text != file_text:
+                line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
+                wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
+    for name in sorted(remaining):
+        flag = valid_flags.get(name)
+        if flag is None or not flag.meta["by_flag"]:
+            continue
+        text = as_word(remaining.pop(name))
+        is_default = text == as_word(flag.default) or (flag.default is None and text.lower() in NULL)
+        if name not in flag_words and not is_default:
+            line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
+            wrong.append(SettingError(f"{file}: {name} {line}", name))
     raise_all(wrong)
     return remaining
 
@@ -304,37 +289,25 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)
 
 
-def _read(
-    words: Words, defaults: Settings, valid_flags: Flags, prefix: str
-) -> tuple[dict[str, Any], list[SettingError]]:
-    """Convert ``words`` to values. Return setting -> value, and a list of errors. ``no_x`` sets a switch ``x`` to the
-    opposite.
+def _read(words: Words, source: Settings, valid_flags: Flags, prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
+    """Convert ``words`` to values (`read_values`). Return setting -> value, and a list of errors. Messages about
+    unknown names begin with ``prefix``, and name the implementation and the game of ``source``."""
+    run = source.run
 
-    There is an error for every unknown name, whose message begins with ``prefix``, and for every value that cannot be
-    read or is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here.
-    """
-    evaluates_agent = defaults.evaluates_agent
-    values: dict[str, Any] = {}
-    errors: list[SettingError] = []
-    for name, value_words in words.items():
-        flag = valid_flags.get(name)
-        switch = valid_flags.get(name.removeprefix("no_"))
-        try:
-            if flag is not None:
-                values[name] = read_value(flag, value_words)
-                if not (evaluates_agent and _is_in_checkpoint(flag)):
-                    check_value(name, values[name], flag.kind, flag.meta)
-            elif switch is not None and switch.kind.item is bool:
-                negation = dataclasses.replace(switch, name=name)  # errors name ``no_x``
-                values[switch.name] = not read_value(negation, value_words)
-            elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
-                errors.append(SettingError(f"{prefix}{name} is unknown"))
-            else:
-                run = defaults.run
-                errors.append(options.unknown_error(name, valid_flags, run.implementation, prefix, run.gamename))
-        except SettingError as error:
-            errors.append(error)
-    return expand_shared(defaults.agent, values), errors  # ``lr`` may become ``DDQN_lr`` and ``PPO_lr``
+    def unknown(name: str) -> SettingError:
+        return options.unknown_error(name, valid_flags, run.implementation, prefix, run.gamename)
+
+    return read_values(words, valid_flags, unknown)
+
+
+def changes_of(settings: Settings, source: Settings) -> dict[str, Any]:
+    """Return setting -> value for the changed settings of ``--eval_agent``, such as ``{"lr": 0.01}``. ``source`` are
+    the settings of the checkpoint or of agents on the proxy. Raises SettingError for unknown names and wrong values."""
+    valid_flags = options.flags_of_settings(source)
+    words, _ = translate(settings.changed, source.families, valid_flags)
+    values, errors = _read(words, source, valid_flags, "--")
+    raise_all(errors)
+    return values
 
 
 def _build_settings(
@@ -343,24 +316,16 @@ def _build_settings(
     """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
     become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
     Raises SettingError for values that conflict or have no effect."""
-    evaluates_agent = defaults.evaluates_agent
     game = defaults.run.gamename
-    # With ``--eval_agent`` alone, parameters are of the checkpoint's environment, which is not yet known.
-    if not evaluates_agent or "gamename" in values:
-        parameter_values = {name: values[name] for name in parameters(game) if name in values}
-        if parameter_values:
-            game = _name_with_parameters(values.get("gamename", game), parameter_values, flag_names)
-        values = {name: value for name, value in values.items() if name not in parameter_values}
-    explicit_names = {name.partition(".")[0] for name in values}  # "command" for any command to the agent
+    parameter_values = {name: values[name] for name in parameters(game) if name in values}
+    if parameter_values:
+        game = _name_with_parameters(values.get("gamename", game), parameter_values, flag_names)
+    values = {name: value for name, value in values.items() if name not in parameter_values}
     typed_flags = [name for name in values if name in flag_names]
-    command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
-    command = {name: value for name, value in command.items() if value is not None}
-    values = {**values, "gamename": game, "command": command}
-    if evaluates_agent:
-        changed = {name: values[name] for name in options.evaluation_overrides() if name in values}
-        run_values = {name: value for name, value in values.items() if name not in changed}
-        defaults = dataclasses.replace(defaults, changed=changed, subcommand=subcommand_in(run_values))
-        settings = defaults.with_values(run_values)
+    explicit_names = {name.partition(".")[0] for name in (*values, *defaults.changed)}  # "command" for any command
+    values["gamename"] = game
+    if defaults.agent is None:
+        settings = dataclasses.replace(defaults, subcommand=subcommand_in(values)).with_values(values)
     else:
         # All values are known now, on some of which the defaults of a search depend, such as ``start_from``.
         settings = settings_with(defaults_for(values), values)

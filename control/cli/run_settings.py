@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.settings import machine_code, setting
+from models.settings import Kind, machine_code, setting
 
 _setting = functools.partial(setting, hparam=False)
 _run = functools.partial(_setting, section="run", commands=("eval_agent", "use_tune"))
@@ -384,3 +384,12 @@ COMMANDS = {
     for kind in (EvaluateConfig, TuneConfig, PlotConfig, FilmConfig, ReportConfig, ImportConfig, LearnConfig)
 }
 """The commands other than training, by their flags."""
+
+RETURN_COMMANDS = {
+    "return": setting(None, "return to command, in the environment's reward"),
+    "horizon": setting(None, "steps to command", above=0),
+    "advantage": setting(None, "advantage to command (RCP-A)"),
+    "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
+}
+"""Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
+COMMAND = Kind(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`

@@ -3,28 +3,19 @@ is for ``config.yaml`` in a run folder, for checkpoints and for ``--config``. Im
 
 import dataclasses
 import math
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command, RunConfig
+from control.cli.words import Flag, Flags, command_flags, flags_of, pairs_of, read_values
 from models.family import StepSchedule
 from models.mixture import expand_shared, shared_settings
 from models.registry import config_of, default_config, families_of, family, family_parts, parse_agents, search_defaults
-from models.settings import Kind, SettingError, check_value, kinds, names_with, nearest, raise_all, setting
+from models.settings import SettingError, kinds, names_with, nearest, raise_all
 from models.vocabulary import translate
 
-RETURN_COMMANDS = {
-    "return": setting(None, "return to command, in the environment's reward"),
-    "horizon": setting(None, "steps to command", above=0),
-    "advantage": setting(None, "advantage to command (RCP-A)"),
-    "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
-}
-"""Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-COMMAND = Kind(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`
 DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
-_FLOAT_LIMIT = 2**1000  # float() fails for integers of 2**1024 and more; `check_value` refuses far smaller ones
 
 
 @dataclass(frozen=True)
@@ -39,17 +30,12 @@ class Settings:
     command: dict[str, float] = dataclasses.field(default_factory=dict)
     explicit_names: frozenset[str] = frozenset()  # settings that a flag or a file set; "command" is any command
     proxy: Any = None  # config of the proxy to learn, None without one
-    # With ``--eval_agent``: changed hyperparameters of agents that train on a proxy, and parameters of the environment.
-    changed: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # With ``--eval_agent``: the words of flags that are settings of the checkpoint or proxy, which is not yet loaded.
+    changed: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     # Properties that the environment does not have (`models.family.PARTS`); empty if it is not known yet.
     missing_features: frozenset[str] = frozenset()
     imports: tuple[str, ...] = ()  # modules of ``--import``
     subcommand: Any = None  # settings of a command other than training (`control.cli.run_settings.COMMANDS`), or None
-
-    @property
-    def evaluates_agent(self) -> bool:
-        """Whether the command is ``--eval_agent``, whose checkpoint has the settings of the agent."""
-        return self.agent is None
 
     @property
     def configs(self) -> list[Any]:
@@ -65,8 +51,8 @@ class Settings:
 
     @property
     def families(self) -> list[str]:
-        """Folder names of the families of implementation and agents (`families_of`), empty with ``--eval_agent``."""
-        return [] if self.agent is None else families_of(self.run.implementation, self.run.agent)
+        """Folder names of the families of implementation and agents (`families_of`)."""
+        return families_of(self.run.implementation, self.run.agent)
 
     @property
     def total_steps(self) -> int | None:
@@ -103,24 +89,20 @@ class Settings:
         and wrong values."""
         return self.with_values(self.convert(changes))
 
+    @property
+    def flags(self) -> dict[str, Flag]:
+        """The settings of all configs and the commands to the agent as flags by name."""
+        return {name: flag for config in self.configs for name, flag in flags_of(config).items()} | command_flags()
+
     def convert(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert ``values`` (setting -> value) to the types of these settings (`convert_values`). A value for several
-        families of agents, such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError
-        for unknown names and wrong values."""
-        other_values = {name: value for name, value in values.items() if name != "command"}
-        typed_values = convert_values(expand_shared(self.agent, other_values), *self.configs)
-        if "command" in values:
-            command = values["command"] or {}  # None stands for no command
-            for name in command:
-                if name not in RETURN_COMMANDS:
-                    raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
-                check_value(f"command.{name}", command[name], COMMAND, RETURN_COMMANDS[name].metadata)
-            typed_values["command"] = {name: float(value) for name, value in command.items() if value is not None}
-        return typed_values
+        """Convert ``values`` (setting -> value) to the types of these settings. A value for several families of agents,
+        such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError for unknown names
+        and wrong values."""
+        return _converted(expand_shared(self.agent, values), self.flags)
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
-        """Return a copy with ``values`` (setting -> value), which `convert` has checked. Names that no config has are
-        ignored. Raises SettingError for a search with different values of target_return and solved_reward."""
+        """Return a copy with ``values`` (setting -> value), which `convert` has checked. Other names are ignored.
+        Raises SettingError for a search with different values of target_return and solved_reward."""
         remaining = dict(values)
         if self.proxy is not None and remaining.get("target_return") is not None:
             # ``target_return`` of a search is another name for ``solved_reward``, and by default also ends the search.
@@ -134,7 +116,10 @@ class Settings:
             changes = {name: remaining.pop(name) for name in kinds(type(config)) if name in remaining}
             if changes:
                 configs[field_name] = dataclasses.replace(config, **changes)
-        return dataclasses.replace(self, command=values.get("command", self.command), **configs)
+        command = {name.removeprefix("command."): value for name, value in remaining.items() if "command." in name}
+        if command:  # null stands for no command
+            configs["command"] = {name: value for name, value in command.items() if value is not None}
+        return dataclasses.replace(self, **configs)
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
@@ -165,9 +150,8 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     # Names of implementation, game and agents are translated first, because these decide which other aliases exist.
     values, _ = translate(values, (), DECIDING)
     defaults = defaults_for(values)
-    setting_names = set(shared_settings(defaults.agent))  # names for several families of agents, such as ``lr``
-    for config in defaults.configs:
-        setting_names |= kinds(type(config)).keys()
+    # With names for several families of agents, such as ``lr``.
+    setting_names = defaults.flags.keys() | shared_settings(defaults.agent).keys()
     # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
     values, _ = translate(values, defaults.families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return settings_with(defaults, defaults.convert(values))
@@ -232,39 +216,20 @@ def end_setting(implementation: str) -> str:
     return replaced_in(implementation).get("epochs", "epochs")
 
 
-def convert_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
-    """Convert ``values`` (setting -> value) to the types of the settings of ``configs``: lists to tuples, paths to
-    text, and integers to floats if the field is a float. Raises SettingError for unknown names and values out of
-    range."""
-    fields = {field.name: field for config in configs for field in dataclasses.fields(config)}
-    field_kinds: dict[str, Kind] = {}
-    for config in configs:
-        field_kinds |= kinds(type(config))
-    typed_values: dict[str, Any] = {}
-    errors = []
-    for name, value in values.items():
-        if name not in fields:
-            errors.append(SettingError(f"{name} is unknown{nearest(name, fields)}"))
-            continue
-        try:
-            typed_values[name] = _convert(value, field_kinds[name].item)
-            check_value(name, typed_values[name], field_kinds[name], fields[name].metadata)
-        except SettingError as error:
-            errors.append(error)
+def convert_values(values: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Convert ``values`` (setting -> value) to the types of the settings of ``config``. Raises SettingError for unknown
+    names and wrong values."""
+    return _converted(values, flags_of(config))
+
+
+def _converted(values: Mapping[str, Any], valid_flags: Flags) -> dict[str, Any]:
+    """Return ``values`` (setting -> value) with the types of ``valid_flags``, read like words of the command line.
+    Raises SettingError for unknown names and wrong values."""
+    typed_values, errors = read_values(
+        dict(pairs_of(values)), valid_flags, lambda name: SettingError(f"{name} is unknown{nearest(name, valid_flags)}")
+    )
     raise_all(errors)
     return typed_values
-
-
-def _convert(value: Any, item_type: type) -> Any:
-    """Convert a list or a tuple to a tuple of converted items, a path to text, and an integer to a float. ``item_type``
-    is the type of the setting or, for a list, of its items. Any other value is returned unchanged."""
-    if isinstance(value, list | tuple):
-        return tuple(_convert(item, item_type) for item in value)
-    if item_type is str and isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if item_type is float and type(value) is int and abs(value) < _FLOAT_LIMIT:
-        return float(value)
-    return value
 
 
 def replaced_in(implementation: str) -> dict[str, str]:

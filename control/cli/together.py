@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.errors import missing_reason
-from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, ineffective, replaced_in
-from control.cli.words import EXPECTED, FILM_WORDS
+from control.cli.words import EXPECTED, FILM_WORDS, Flag, Flags
 from models.settings import SettingError, closest, names_with, raise_all
 
 
@@ -106,8 +105,7 @@ def _uses_setting(command: str, flag: Flag) -> bool:
         return command in (flag.command, *flag.meta["commands"])
     if flag.owner is None:  # a command to the agent
         return command in ("use_tune", "eval_agent")
-    # A setting of an agent, a proxy or an environment.
-    return command == "use_tune" or (command == "eval_agent" and flag.name in evaluation_overrides())
+    return command == "use_tune"  # a setting of an agent, a proxy or an environment
 
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:

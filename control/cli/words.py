@@ -2,18 +2,30 @@
 Python are converted by the same functions. So a text has the same meaning everywhere."""
 
 import re
-import shlex
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from control.cli.options import Flag, flags_for_values
-from control.cli.settings import RETURN_COMMANDS, Settings, as_dict, end_setting
+from control.cli.errors import MAX_LINES
+from control.cli.run_settings import COMMAND, RETURN_COMMANDS, Command
 from models.registry import implementations
-from models.settings import SettingError, allowed, format_value, match_spelling, parse_value, value_error
+from models.settings import (
+    Kind,
+    SettingError,
+    allowed,
+    check_value,
+    format_value,
+    kinds,
+    match_spelling,
+    parse_value,
+    value_error,
+)
 
 Pair = tuple[str, list[Any]]
 """The name of a setting and its words, which are empty for a bare flag. From Python or from a JSON file, there may be
 numbers, bools and None among the words."""
+Words = Mapping[str, list[Any]]
+"""Setting -> its words on the command line or in a file, such as ``{"lr": ["1e-3"]}``."""
 
 NULL = ("null", "none", "~", "")
 _PROXIES = "a proxy of understudy/pretrained, such as cartpole-bandit"
@@ -30,6 +42,29 @@ EXPECTED |= {
 # Setting -> end of the message for a value of the wrong type.
 _HINTS = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
 FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One setting as the command line knows it. ``meta`` has its help text, bounds and properties
+    (`models.settings.PROPERTIES`), ``section`` is its heading in the help. ``owner`` is the class of the config that
+    has it, None for a command to the agent, such as ``command.return``, and for a setting of several families."""
+
+    name: str
+    kind: Kind
+    meta: Mapping[str, Any]
+    default: Any
+    section: str
+    owner: type | None = None
+
+    @property
+    def command(self) -> str:
+        """The flag of the command (`COMMANDS`) that this setting belongs to; "" for training."""
+        return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
+
+
+Flags = Mapping[str, Flag]
+"""Flags by name."""
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
@@ -92,6 +127,51 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
             yield name, [value]
 
 
+def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
+    """Return name -> `Flag` for each field of a config, with its value as default. Empty if ``config`` is None.
+    ``section`` is put before the section of a field: ``hyperparameters of PPO: network``."""
+    if config is None:
+        return {}
+    field_kinds = kinds(type(config))
+    config_flags: dict[str, Flag] = {}
+    for field in fields(config):
+        name, default = field.name, getattr(config, field.name)
+        heading = ": ".join(filter(None, [section, field.metadata.get("section")]))
+        config_flags[name] = Flag(name, field_kinds[name], field.metadata, default, heading, type(config))
+    return config_flags
+
+
+def command_flags() -> dict[str, Flag]:
+    """Return name -> `Flag` for the commands to an agent, such as ``command.return``."""
+    metadata = {f"command.{name}": field.metadata for name, field in RETURN_COMMANDS.items()}
+    return {name: Flag(name, COMMAND, meta, None, "evaluation") for name, meta in metadata.items()}
+
+
+def read_values(
+    words: Words, valid_flags: Flags, unknown: Callable[[str], SettingError]
+) -> tuple[dict[str, Any], list[SettingError]]:
+    """Convert ``words`` to values (`read_value`). ``no_x`` sets a switch ``x`` to the opposite. Return setting ->
+    value, and the errors: one for each wrong value, and ``unknown(name)`` for each name that is not in
+    ``valid_flags``."""
+    values: dict[str, Any] = {}
+    errors: list[SettingError] = []
+    for name, value_words in words.items():
+        switch = valid_flags.get(name.removeprefix("no_"))
+        try:
+            if name in valid_flags:
+                values[name] = read_value(valid_flags[name], value_words)
+            elif switch is not None and switch.kind.item is bool:
+                negation = replace(switch, name=name)  # errors name ``no_x``
+                values[switch.name] = not read_value(negation, value_words)
+            elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
+                errors.append(SettingError(f"{name} is unknown"))
+            else:
+                errors.append(unknown(name))
+        except SettingError as error:
+            errors.append(error)
+    return values, errors
+
+
 def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value") -> str:
     """Return the text of the only word in ``words``. Raises SettingError for none or several; if there is none, the
     message states the ``allowed_values``."""
@@ -105,7 +185,7 @@ def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value")
 def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     """Convert the ``words`` after a flag to a value of its type: True for no word after a switch, None for ``null`` and
     the like if the type allows it, a tuple for a list, else a single value. Lists may be written ``64,64``, ``64 64``
-    or ``[64, 64]``. Raises SettingError if the words do not fit the type. The range of the value is not checked."""
+    or ``[64, 64]``. Raises SettingError if the words do not fit the type, or if the value is out of range."""
     kind = flag.kind
     if not words and kind.item is bool:
         return True
@@ -128,7 +208,9 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     except ValueError:
         error = value_error(flag.name, user_value, kind, flag.meta)
         raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
-    return values if kind.is_list else values[0]
+    value = values if kind.is_list else values[0]
+    check_value(flag.name, value, kind, flag.meta)
+    return value
 
 
 def as_word(value: Any, separator: str = " ") -> str:
@@ -144,21 +226,3 @@ def as_word(value: Any, separator: str = " ") -> str:
     if isinstance(value, int | float):
         return format_value(value)  # not str(), which refuses very long integers
     return str(value)
-
-
-def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
-    property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
-    run, values = settings.run, as_dict(settings)
-    values |= {f"command.{name}": value for name, value in values.pop("command").items()}
-    valid_flags = flags_for_values(run.implementation, run.gamename, values)
-    words = ["python trainer.py"]
-    for name, value in values.items():
-        is_implied = name == end_setting(run.implementation) and value is None  # such as null epochs with `total_steps`
-        if is_implied or name in without:
-            continue
-        flag = valid_flags[name]
-        if flag.meta["identity"] or as_word(value) != as_word(flag.default):
-            items = value if isinstance(value, list) else [value]
-            words += [f"--{name}", *(shlex.quote(as_word(item)) for item in items)]
-    return " ".join(words)

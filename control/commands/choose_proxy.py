@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import paint, verdict_text
+from control.cli.options import command_line
 from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
-from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher

@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from control.cli.colour import paint, print_wrapped, verdict_text
-from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
+from control.cli.options import command_line
+from control.cli.parse import changes_of
 from control.cli.progress import progress
-from control.cli.settings import RunConfig, Settings, as_dict, from_dict, ineffective, to_yaml
+from control.cli.settings import RunConfig, Settings, as_dict, defaults_for, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
-from control.cli.words import command_line
 from control.commands.push import check_hub, push
 from control.commands.run import export_policy, settings_in_environment, settings_to_play, trained_loop
 from control.commands.summary import path_text
@@ -39,12 +39,12 @@ from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from envs.make import spaces_of
 from envs.names import split_name, with_parameters
-from models.mixture import names_in
+from models.mixture import names_in, shared_settings
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
-from models.settings import SettingError, UserError, kinds, names_with, raise_all
+from models.settings import SettingError, UserError, kinds, names_with
 from models.spaces import Spaces
 from models.trajectory import Trajectory
 from models.vocabulary import translate
@@ -82,28 +82,11 @@ def evaluate(settings: Settings) -> int:
     return 0 if verdict.passed else 1
 
 
-def _check_source(settings: Settings, is_proxy: bool) -> None:
-    """Raise SettingError if the user set a setting without effect: in the evaluation of a proxy if ``is_proxy``,
-    otherwise in the evaluation of a checkpoint."""
-    # ``settings.changed`` has settings of fresh agents, which only train on a proxy, and parameters of the environment,
-    # which only a checkpoint may be played with.
-    changed_agent_settings = settings.changed.keys() & settings_of_fresh_agents()
-    changed_parameters = settings.changed.keys() - settings_of_fresh_agents()
-    if is_proxy:
-        source = "a proxy"
-        unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | changed_parameters
-    else:
-        source = "a checkpoint, which holds its agent"
-        unused = (_PROXY_ONLY_SETTINGS & settings.explicit_names) | changed_agent_settings
-    check_effects((name, f" with --eval_agent of {source}") for name in sorted(unused))
-
-
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play ``num_eval_episodes`` episodes for each seed of the checkpoint and print a table of the returns. Write a
     video unless ``--no_record`` is set, and a dataset, a policy or an upload if the flags for them are set. Seeds of
     episodes come from ``--seed`` (25 by default), not from the run."""
     run, options = settings.run, settings.subcommand
-    _check_source(settings, is_proxy=False)
     played_settings = _settings_of_episodes(settings, checkpoint)
     implementation, game = played_settings.run.implementation, played_settings.run.gamename
     trained_on = checkpoint.settings.run.gamename
@@ -201,10 +184,11 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
         raise SettingError(f"{problem}; leave it out")
     game_name = run.gamename if "gamename" in explicit_names else trained_run.gamename
     base_game, parameters = split_name(game_name)
-    # `_check_source` has refused changes of anything but parameters of the environment.
-    missing = settings.changed.keys() - base_game.parameter_values()
-    raise_all([missing_parameter_error(name, base_game.name) for name in sorted(missing)])
-    game = with_parameters(base_game, parameters | settings.changed).name  # such as procmaze,grid_size=5
+    run_here = dataclasses.replace(trained_run, gamename=game_name)
+    changes = changes_of(settings, dataclasses.replace(trained_settings, run=run_here))
+    unused = (_PROXY_ONLY_SETTINGS & explicit_names) | (changes.keys() - base_game.parameter_values())
+    check_effects((name, " with --eval_agent of a checkpoint, which holds its agent") for name in sorted(unused))
+    game = with_parameters(base_game, parameters | changes).name  # such as procmaze,grid_size=5
     if settings.subcommand.obedience:
         names = {"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names
         check_effects((name, " with --obedience, which only commands returns") for name in sorted(names))
@@ -215,8 +199,8 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     names = {"accelerator", *names_with(run, "outcome", False)}
     if "time_limit" in explicit_names:  # else the time limit of the training
         names.add("time_limit")
-    changes = {name: getattr(run, name) for name in names}
-    return trained_settings.replace(**changes, command=trained_settings.command | settings.command)
+    run_values = {name: getattr(run, name) for name in names}
+    return trained_settings.replace(**run_values, command=trained_settings.command | settings.command)
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
@@ -299,7 +283,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     environment. Print a table of their returns in the real environment. Return the verdict about the agents on the
     proxy. Seeds of the agents come from ``--seed``."""
     run, options = settings.run, settings.subcommand
-    _check_source(settings, is_proxy=True)
+    unused = sorted(_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names)
+    check_effects((name, " with --eval_agent of a proxy") for name in unused)
     agents = agents_for_proxy(settings, proxy)
     if options.num_agents < len(agents):
         line = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
@@ -431,11 +416,13 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     run_values: dict[str, Any] = {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
     if is_explicit:
         from_dict(run_values)  # raises SettingError for wrong names of agents
-    changed = settings.changed
-    if changed:
-        valid_flags = flags(proxy.implementation, proxy.game, {"agent": names})
-        unknown_names = sorted(changed.keys() - valid_flags.keys())
-        raise_all([unknown_error(name, valid_flags, proxy.implementation, "--", proxy.game) for name in unknown_names])
+    changed: dict[str, Any] = {}
+    if settings.changed:
+        defaults = defaults_for(run_values)
+        changed = changes_of(settings, defaults)
+        names_of_agents = {*kinds(type(defaults.agent)), *shared_settings(defaults.agent)}
+        unused = sorted(changed.keys() - names_of_agents)
+        check_effects((name, " with --eval_agent of a proxy") for name in unused)
     run_config = dataclasses.replace(settings.run, **run_values)
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # here hyperparameters vary only with vary_hp
     with _settings_of_file(proxy):  # ``names`` may be from the file
@@ -519,9 +506,10 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
-    saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # config class -> field -> name in the file, such as PPO_lr
+    setting_names = {name for names in saved_names.values() for name in names.values()}
+    saved_settings, _ = translate(raw_settings, (), setting_names)  # without aliases
     config_class = family(name).config
     same_family = [agent for agent in searched_agents if family(agent).config is config_class]
     if same_family:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.files import errors_in, read_mapping
-from control.cli.options import Flag, Flags, flags, unknown_error
+from control.cli.options import flags, unknown_error
 from control.cli.settings import Settings, as_dict, from_dict
-from control.cli.words import as_word, read_value
+from control.cli.words import Flag, Flags, as_word, read_value
 from models.registry import families_of, family
 from models.settings import INTEGER, MAX_ITEMS, SettingError, kinds, names_with, setting, width
 from models.vocabulary import translate

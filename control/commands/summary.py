@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.colour import paint, print_named, wrap_text
+from control.cli.options import command_line
 from control.cli.settings import Settings
-from control.cli.words import command_line
 
 Command = Sequence[object]  # the words of a command after ``python``, or a command of TensorBoard
 TRAINER = Path(__file__).parents[2] / "trainer.py"

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from control.cli.colour import print_wrapped
 from control.cli.help import SOURCES
-from control.cli.options import Flag, flags_for_values
-from control.cli.words import command_line
+from control.cli.options import command_line, flags_for_values
+from control.cli.words import Flag
 from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
