@@ -17,8 +17,8 @@ from control.cli.together import check_together
 from control.cli.words import NULL, Flags, Words, as_word, one_word, pairs_of, read_value, read_values, split
 from models.mixture import expand_shared
 from models.registry import canonical_names, family, implementations
-from models.settings import SettingError, format_value, names_with, raise_all
-from models.vocabulary import translate
+from models.settings import SettingError, format_value, kinds, names_with, raise_all
+from models.vocabulary import translate, vocabulary
 
 
 def parse(argv: Sequence[str]) -> Settings:
@@ -279,14 +279,19 @@ def _checked_file(
 def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
     """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
     setting. ``typed`` maps a flag as the user typed it to its words, ``translated`` maps a setting to its words, and
-    ``renamed`` maps an alias to its setting."""
+    ``renamed`` maps an alias to its setting. If an alias means another setting of other agents, the line says so."""
     alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
+    differences: dict[str, str] = {}  # setting -> end of its line
+    usual_settings = vocabulary((), kinds(RunConfig))  # without the meanings of a family
     for name, words in typed.items():
-        if renamed.get(name) in translated:  # false for a name that is no alias
-            alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
+        setting = renamed.get(name, "")
+        if setting in translated:  # false for a name that is no alias
+            alias_texts.setdefault(setting, []).append(" ".join([f"--{name}", *words]))
+            if usual_settings.get(name, setting) != setting:  # num_epochs of PPO is not ``epochs``
+                differences[setting] = f", not --{usual_settings[name]}"
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
-        print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)
+        print(f"{' '.join(texts)} is {translation} here{differences.get(setting, '')}", file=sys.stderr)
 
 
 def _read(words: Words, source: Settings, valid_flags: Flags, prefix: str) -> tuple[dict[str, Any], list[SettingError]]:

@@ -128,20 +128,39 @@ def _show_continuation(settings: Settings, folder: Path) -> None:
 
 
 def _print_heading(module: RunModule, folder: Path) -> None:
-    """Print the implementation, game, seeds and folder of a run. If no preset of a new search has settings for its
-    game, also train agents on the real environment, and print whether they learn."""
+    """Print the implementation, game, seeds, length and folder of a run. If no preset of a new search has settings for
+    its game, also train agents on the real environment, and print whether they learn."""
     run, epochs_done = module.settings.run, module.epoch
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
     state = "nothing is left to train" if module.is_over() else "resuming"
     hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
-    print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
+    if "implementation" not in module.settings.explicit_names and not epochs_done:
+        note(
+            f"{run.implementation} is the default; --implementation PPO, or SAC for continuous actions, is a good start"
+        )
+    length = _length_text(module.settings)
+    print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}, {length}: {path_text(folder)}{hint}")
     # With ``start_from``, a teacher or a proxy already shows that agents can learn.
     if not isinstance(module, ProxyModule) or not module.evolves or epochs_done or module.config.start_from is not None:
         return
     game, _, _ = run.gamename.partition(",")  # without parameters of the environment
     if game not in family(run.implementation).prepared_games():
         print_wrapped(real_agents_text(module))
+
+
+def _length_text(settings: Settings) -> str:
+    """Return the length of a training, such as ``1,000,000 steps`` or ``2,000 epochs``."""
+    end_name = end_setting(settings.run.implementation)
+    limits = {end_name: settings.value(end_name), "total_steps": settings.total_steps}
+    if end_name == "epochs" and family(settings.run.implementation).learns_from == "steps" and settings.epochs:
+        limits = {"total_steps": settings.total_steps or settings.epochs * settings.schedule.steps_per_epoch}
+    texts: list[str] = []
+    for name, limit in limits.items():
+        if limit is not None:
+            unit = name.rpartition("_")[2]  # such as "steps", of "total_steps"
+            texts.append(f"{limit:,} {unit.removesuffix('s') if limit == 1 else unit}")
+    return " or ".join(texts)
 
 
 def train_and_report(settings: Settings) -> int:
