@@ -312,32 +312,25 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the mean return
-    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents."""
-    max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
-    if max_return is not None and module.settings.proxy.compiled:
-        return _mean_returns_in_rounds(module, candidates, watch, max_return)
-    count = module.config.retest_agents  # all in one large batch, which is fastest in torch
-    seeds = module.seeds_of("second test", count)
-    outcome = _train_and_test(module, candidates, seeds, watch, sample_all=module.config.retest_drawn)
-    returns = outcome.scores.view(len(candidates), count).nan_to_num(-torch.inf)
-    return returns.mean(1), [count] * len(candidates)
+    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents.
 
-
-def _mean_returns_in_rounds(
-    module: ProxyModule, candidates: Tensor, watch: Watch | None, max_return: float
-) -> tuple[Tensor, list[int]]:
-    """Return the same as `_mean_returns`, but train no more agents on a candidate that can no longer exceed the first
-    one, even if all further agents reached ``max_return``. All agents of the first candidate train, then agents of the
-    others in rounds of `_ROUND_AGENTS`."""
+    In torch, one large batch with all agents is fastest. In machine code, all agents of the first candidate train, then
+    agents of the others in rounds of `_ROUND_AGENTS`. A candidate that can no longer exceed the first one, even if all
+    further agents reached the largest return, is in no further round.
+    """
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
     sample_all = module.config.retest_drawn  # whether agents have random hyperparameters
-    outcome = _train_and_test(module, candidates[:1], seeds, watch_part(watch, 0, 1 / len(candidates)), sample_all)
-    agents_done = count
+    max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
+    has_rounds = max_return is not None and module.settings.proxy.compiled
+    first_batch = candidates[:1] if has_rounds else candidates
     returns = torch.full((len(candidates), count), torch.nan)  # [N, agents]
-    returns[0] = outcome.scores.nan_to_num(-torch.inf)
+    watch_first = watch_part(watch, 0, len(first_batch) / len(candidates))
+    outcome = _train_and_test(module, first_batch, seeds, watch_first, sample_all)
+    returns[: len(first_batch)] = outcome.scores.view(-1, count).nan_to_num(-torch.inf)
+    agents_done = count
     agent_counts = [count] * len(candidates)
-    rivals = list(range(1, len(candidates)))  # indices of candidates that can still exceed the first
+    rivals = list(range(len(first_batch), len(candidates)))  # indices of candidates that can still exceed the first
     for first in range(0, count, _ROUND_AGENTS):
         if not rivals:
             break
@@ -350,6 +343,7 @@ def _mean_returns_in_rounds(
         agents_done += round_agents
         for index in rivals:
             agent_counts[index] = end
+        assert max_return is not None  # without it, there are no rounds
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
         rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
