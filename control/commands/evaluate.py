@@ -39,7 +39,7 @@ from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from envs.make import spaces_of
 from envs.names import split_name, with_parameters
-from models.mixture import names_in, shared_settings
+from models.mixture import make_mixture, names_in, shared_settings
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.proxies.search import SearchConfig
@@ -410,48 +410,41 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     Raises SettingError if the agents cannot train on the proxy or if a change has no effect, and ProxyError if the
     environment has other spaces or the file is damaged."""
     spaces = _real_spaces(proxy)
-    # 1. The names of the implementations, and errors for changed settings that do not exist.
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
     run_values: dict[str, Any] = {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
     if is_explicit:
         from_dict(run_values)  # raises SettingError for wrong names of agents
-    changed: dict[str, Any] = {}
-    if settings.changed:
-        defaults = defaults_for(run_values)
-        changed = changes_of(settings, defaults)
-        names_of_agents = {*kinds(type(defaults.agent)), *shared_settings(defaults.agent)}
-        unused = sorted(changed.keys() - names_of_agents)
-        check_effects((name, " with --eval_agent of a proxy") for name in unused)
-    run_config = dataclasses.replace(settings.run, **run_values)
-    config = dataclasses.replace(proxy.config, retest_drawn=False)  # here hyperparameters vary only with vary_hp
     with _settings_of_file(proxy):  # ``names`` may be from the file
         implementations = parse_agents(names)
-    # 2. The config of each implementation, with the changes that apply to it.
-    flags_of_fields = names_in(config_classes(implementations))  # config class -> field -> flag, such as PPO_lr
+    changed = changes_of(settings, defaults_for(run_values)) if settings.changed else {}
+    classes = config_classes(implementations)
+    names_of_fields = names_in(classes)  # config class -> field -> name in joint settings, such as lr -> PPO_lr
+    run_config = dataclasses.replace(settings.run, **run_values)
     agents: dict[str, Any] = {}
-    reasons: dict[str, str] = {}  # changed flag -> why it has no effect for an implementation
-    effective_flags: set[str] = set()  # changed flags with an effect for an implementation
+    names_of_agents: set[str] = set()  # ``lr`` for all agents, ``PPO_lr`` for one of several
     for name in implementations:
-        changed_flags: dict[str, str] = {}  # field -> the changed flag that sets it: lr -> PPO_lr or lr
-        for field, family_flag in flags_of_fields[family(name).config].items():
-            if family_flag in changed:
-                changed_flags[field] = family_flag
-            elif field in changed:  # a flag for all families
-                changed_flags[field] = field
-        changed_values = {field: changed[flag] for field, flag in changed_flags.items()}
-        agents[name] = agent_settings(proxy, name, changed_values)
+        changed_fields: dict[str, Any] = {}
+        for field, joint_name in names_of_fields[family(name).config].items():
+            names_of_agents |= {field, joint_name}
+            if field in changed or joint_name in changed:
+                changed_fields[field] = changed[joint_name if joint_name in changed else field]
+        agents[name] = agent_settings(proxy, name, changed_fields)
         check_spaces(run_config, agent_class(name), spaces, name)
-        run_alone = dataclasses.replace(run_config, agent=name)
-        evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])
-        reasons_of_fields = ineffective(with_missing_features(evaluated, spaces))
-        for field, flag in changed_flags.items():
-            if field in reasons_of_fields:
-                reasons[flag] = reasons_of_fields[field]
-            else:
-                effective_flags.add(flag)
-    # 3. Errors for changed flags that have no effect for any implementation.
-    check_effects((flag, f": {reasons[flag]}") for flag in sorted(reasons.keys() - effective_flags))
+    # Errors for changed settings without effect.
+    joint_config = make_mixture(tuple((first_agent, agents[first_agent]) for first_agent, _ in classes))
+    config = dataclasses.replace(proxy.config, retest_drawn=False)  # here hyperparameters vary only with vary_hp
+    evaluated = dataclasses.replace(settings, run=run_config, proxy=config, agent=joint_config)
+    reasons = ineffective(with_missing_features(evaluated, spaces))
+    shared_names = shared_settings(joint_config)
+    without_effect: list[tuple[str, str]] = []
+    for name in sorted(changed):
+        joint_names = shared_names.get(name, (name,))
+        if name not in names_of_agents:
+            without_effect.append((name, " with --eval_agent of a proxy"))
+        elif reasons.keys() >= set(joint_names):
+            without_effect.append((name, f": {reasons[joint_names[0]]}"))
+    check_effects(without_effect)
     return agents
 
 
