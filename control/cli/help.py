@@ -73,13 +73,7 @@ def help_text(
     families = families_of(choices["implementation"], valid_flags["agent"].default)
     shows_all = words == ["all"]
     if words and not shows_all:
-        text = " ".join(words).lower().lstrip("-")
-        matches = [flag for flag in valid_flags.values() if _contains(flag, text, families)]
-        if is_default or not matches:
-            return _search_all_page(valid_flags, choices["gamename"], text)
-        heading = f"settings of {choices['implementation']} with {text!r}:"
-        notes = _notes_without_effect(valid_flags, choices)
-        return "\n".join([heading, *_found_entries(matches, text, notes, families)])
+        return _search_page(valid_flags, choices, " ".join(words).lower().lstrip("-"), families, is_default)
     if command:
         return _command_page(valid_flags, command, families)
     if shows_all or not is_default:
@@ -144,45 +138,50 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
     return "\n".join([f"{usage}[--name value ...]\n", *_entries(listed, {}, families)])
 
 
-def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
-    """Return a help page with the settings of all implementations that contain ``text`` (`_contains`). If only some
-    implementations have a setting, a note names them. Raises SettingError if no setting contains the text."""
-    matches: dict[str, Flag] = {}
-    owners: dict[str, list[str]] = {}  # setting -> implementations that have it
-    for implementation in implementations():
-        families = families_of(implementation, valid_flags["agent"].default)
-        for flag in flags(implementation, game).values():
-            if _contains(flag, text, families):
-                matches.setdefault(flag.name, flag)
-                owners.setdefault(flag.name, []).append(implementation)
-    if not matches:
-        hint = nearest(text, valid_flags)
-        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-    first, *_ = implementations()
-    heading = _wrap(
-        f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
-        f"Without brackets, all implementations have the setting, and the default is of {first}."
-    )
-    num_implementations = len(implementations())
-    notes = {name: f"of {', '.join(names)}" for name, names in owners.items() if len(names) < num_implementations}
-    return "\n".join([heading, *_found_entries(list(matches.values()), text, notes, ())])
+def _search_page(
+    valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], is_default: bool
+) -> str:
+    """Return a help page with the settings that contain ``text`` (`_contains`): of the user's implementation or, if
+    ``is_default`` or if it has none, of all implementations. The setting of this name is first, then settings with the
+    text in their names. If only some implementations have a setting, a note names them. References to sources are
+    removed, because the page does not list the sources. Raises SettingError if no setting contains the text."""
+    matches = {name: flag for name, flag in valid_flags.items() if _contains(flag, text, families)}
+    if matches and not is_default:
+        heading = f"settings of {choices['implementation']} with {text!r}:"
+        notes = _notes_without_effect(valid_flags, choices)
+    else:
+        owners: dict[str, list[str]] = {}  # setting -> implementations that have it
+        matches, names = {}, list(implementations())
+        for implementation in names:
+            families_here = families_of(implementation, valid_flags["agent"].default)
+            for flag in flags(implementation, choices["gamename"]).values():
+                if _contains(flag, text, families_here):
+                    matches.setdefault(flag.name, flag)
+                    owners.setdefault(flag.name, []).append(implementation)
+        if not matches:
+            hint = nearest(text, valid_flags)
+            raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
+        heading = _wrap(
+            f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
+            f"Without brackets, all implementations have the setting, and the default is of {names[0]}."
+        )
+        notes = {
+            name: f"of {', '.join(owner_names)}"
+            for name, owner_names in owners.items()
+            if len(owner_names) < len(names)
+        }
+        families = ()  # without aliases of a family
+    shown_flags = []
+    for flag in sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name)):
+        help_without_sources = SOURCES.sub("", flag.meta["help"])
+        shown_flags.append(dataclasses.replace(flag, meta={**flag.meta, "help": help_without_sources}))
+    return "\n".join([heading, *_entries(shown_flags, notes, families)])
 
 
 def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
     """Return whether a setting has ``text``, in lower case, in its name, topic, help text or aliases."""
     topic = re.sub("^hyperparameters of [^:]*", "", flag.section)  # without the name of an algorithm
     return text in " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)]).lower()
-
-
-def _found_entries(matches: Sequence[Flag], text: str, notes: Mapping[str, str], families: Sequence[str]) -> list[str]:
-    """Return help entries for ``matches``, the settings that contain ``text``: the setting of this name, then settings
-    with the text in their names, then the others. References to sources are removed, because the page does not list
-    the sources."""
-    shown_flags = []
-    for flag in sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name)):  # False is before True
-        help_without_sources = SOURCES.sub("", flag.meta["help"])
-        shown_flags.append(dataclasses.replace(flag, meta={**flag.meta, "help": help_without_sources}))
-    return _entries(shown_flags, notes, families)
 
 
 def _training_page(valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool) -> str:
@@ -224,26 +223,23 @@ def _groups(
 ) -> list[str]:
     """Return the entries of the ``listed`` settings, with a heading for each section. The settings of the
     ``implementation`` are first, then the hyperparameters of the agents that it trains."""
-    often_tuned = [flag for name in _OFTEN_TUNED for flag in listed if flag.name == name]
-    others = [flag for flag in listed if flag.name not in _OFTEN_TUNED]
+    config_class = family(implementation).config
+
+    def sort_key(flag: Flag) -> tuple[bool, bool, bool, bool, int]:
+        """Return the key that sorts settings; False is before True. In a section, settings that decide about others,
+        such as ``preset``, are first."""
+        is_of_agent = flag.section.startswith("hyperparameters")
+        is_in_subsection = is_of_agent and ": " in flag.section  # such as ``hyperparameters of PPO: network``
+        rank = _OFTEN_TUNED.index(flag.name) if flag.name in _OFTEN_TUNED else len(_OFTEN_TUNED)
+        decides = flag.meta["chooses"] or flag.meta["identity"]
+        return flag.owner is not config_class, not is_of_agent, is_in_subsection, not decides, rank
+
     groups: dict[str, list[Flag]] = {}
-    for flag in [*often_tuned, *others]:
+    for flag in sorted(listed, key=sort_key):
         groups.setdefault(flag.section, []).append(flag)
-
-    def sort_key(section: str) -> tuple[bool, bool, bool, bool]:
-        """Return the key that sorts sections; False is before True. The implementation's sections are first, then
-        sections with hyperparameters of agents, then the others. In each of these groups, subsections, such as
-        ``hyperparameters of PPO: network``, are last. Among equals, sections with settings that decide about other
-        settings, such as ``preset``, are first."""
-        is_of_implementation = any(flag.owner is family(implementation).config for flag in groups[section])
-        is_of_agent = section.startswith("hyperparameters")
-        is_subsection = is_of_agent and ": " in section
-        decides = any(flag.meta["chooses"] for flag in groups[section])
-        return not is_of_implementation, not is_of_agent, is_subsection, not decides
-
     parts = []
-    for section in sorted(groups, key=sort_key):
-        parts += [f"{section}:", *_entries(groups[section], notes, families), ""]
+    for section, section_flags in groups.items():
+        parts += [f"{section}:", *_entries(section_flags, notes, families), ""]
     return parts
 
 
