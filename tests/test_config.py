@@ -13,15 +13,16 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from control.cli.options import Flag, command_line, flags, parameters
+from control.cli.options import command_line, flags, parameters
 from control.cli.parse import parse, settings_from
-from control.cli.run_settings import RunConfig
+from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import as_dict, effective_values, from_dict, replaced_in, to_yaml
+from control.cli.words import Flag
 from envs.names import GAMES
 from helpers import yaml_file
 from inputs import values_of
 from models.registry import default_config, family, implementations
-from models.settings import SettingError, bounds, check, check_value, kinds
+from models.settings import SettingError, bounds, check, check_value, kinds, names_with
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -33,6 +34,15 @@ def test_defaults_are_the_published_run() -> None:
     assert settings.run.epochs == 2000
     assert settings.agent == parse(["--gamename", "LunarLander-v3"]).agent
     assert parse(["--gamename", "LunarLander-v3"]).run.gamename == "lunarlander"  # an alias
+
+
+@pytest.mark.parametrize("name", implementations())
+def test_settings_of_runs_commands_and_agents_have_different_names(name: str) -> None:
+    defaults = parse(["--implementation", name])
+    may_repeat = names_with(RunConfig, "family_default")  # settings of a run that a family may declare again
+    names = [field for kind in (RunConfig, *COMMANDS.values()) for field in kinds(kind) if field not in may_repeat]
+    names += [*kinds(type(defaults.proxy)), *kinds(type(defaults.agent))]
+    assert not [name for name in set(names) if names.count(name) > 1 and name not in may_repeat]
 
 
 @pytest.mark.parametrize("name", implementations())

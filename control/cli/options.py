@@ -10,7 +10,7 @@ from control.cli.settings import Settings, agents_of, as_dict, defaults_for, end
 from control.cli.words import Flag, Flags, as_word, command_flags, flags_of
 from models.mixture import shared_settings
 from models.registry import families_of, implementations
-from models.settings import SettingError, closest, names_with
+from models.settings import SettingError, closest
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
@@ -36,12 +36,7 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
     all_flags = {**flags_of(RunConfig(agent=run.agent)), **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
-    may_repeat = names_with(RunConfig, "family_default")  # settings of a run that a family may declare again
-    for flag_group in (parameters(run.gamename), flags_of(proxy), agent_flags):
-        duplicates = all_flags.keys() & (flag_group.keys() - may_repeat)
-        assert not duplicates, f"{duplicates} of {run.implementation}: every run has a setting of that name"
-        all_flags |= flag_group
-    return all_flags
+    return {**all_flags, **parameters(run.gamename), **flags_of(proxy), **agent_flags}
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
@@ -103,26 +98,18 @@ def parameters(game: str) -> dict[str, Flag]:
     return flags_of(parameters_class(**resolve(game).parameter_values()), section)
 
 
-def missing_parameter_error(name: str, game: str, prefix: str = "--") -> SettingError:
-    """Return the error for a parameter ``name``, or the negation ``no_NAME`` of a switch, that only other games than
-    ``game`` have, such as ``--grid_size`` with cartpole. The message begins with ``prefix``: ``--`` for a flag,
-    ``FILE: `` for a setting in a file, and "" for a keyword."""
-    from envs.names import games_with
-
-    games = ", ".join(games_with(name.removeprefix("no_")))
-    base_name, _, _ = game.partition(",")
-    return SettingError(f"{prefix}{name} has no effect with gamename {base_name}; it is a parameter of {games}")
-
-
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has this
     setting, that the name exists only as a flag, or which commands to agents exist. For any other name it suggests a
-    similar one. The message begins with ``prefix``, as in `missing_parameter_error`. If ``game`` is empty, parameters
-    of games are not considered."""
+    similar one. The message begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a setting in a file, and "" for a
+    keyword. If ``game`` is empty, parameters of games are not considered."""
     from envs.names import games_with
 
-    if game and games_with(name.removeprefix("no_")):
-        return missing_parameter_error(name, game, prefix)
+    games = games_with(name.removeprefix("no_"))
+    if game and games:
+        base_name, _, _ = game.partition(",")
+        problem = f"has no effect with gamename {base_name}; it is a parameter of {', '.join(games)}"
+        return SettingError(f"{prefix}{name} {problem}")
     owners = [other for other in implementations() if name in flags(other, choices={"agent": RunConfig.agent})]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
@@ -52,7 +51,8 @@ class Meter:
         cls._compiling_since = time.monotonic()
         for meter in cls._open[-1:]:
             if meter.bar is not None:
-                threading.Thread(target=meter._count_seconds, daemon=True).start()
+                meter.bar.desc, meter.bar.bar_format = _COMPILING, "  {desc}"
+                meter.bar.refresh()
             elif not cls._has_announced:
                 cls._has_announced = True
                 print(f"  {_COMPILING}", flush=True)
@@ -63,18 +63,6 @@ class Meter:
         if cls._compiling_since is not None:
             cls._compile_seconds += time.monotonic() - cls._compiling_since
             cls._compiling_since = None
-
-    def _count_seconds(self) -> None:
-        """Draw the seconds for which functions have been compiled, until they are finished."""
-        while True:
-            time.sleep(0.5)
-            started = Meter._compiling_since
-            if started is None:
-                return
-            if self.bar is not None:
-                seconds = tqdm.format_interval(time.monotonic() - started)
-                self.bar.desc, self.bar.bar_format = f"{_COMPILING} ({seconds})", "  {desc}"
-                self.bar.refresh()
 
     def restart(self, fraction: float = 0.0) -> None:
         """Estimate the time left from the speed after this finished ``fraction``."""

@@ -46,7 +46,6 @@ from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
 from models.settings import SettingError, UserError, kinds, names_with
 from models.spaces import Spaces
-from models.trajectory import Trajectory
 from models.vocabulary import translate
 from understudy.files import PROXY_FILE, SUFFIX, pretrained
 from understudy.kinds import KINDS
@@ -117,7 +116,10 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
         table = _print_returns(loop, modes, episodes, solved)
         if loop.trajectories is not None:
-            _save_dataset(options.save_dataset, loop.trajectories, loop.agents[0].spaces, game, implementation)
+            spaces, (base_game, _) = loop.agents[0].spaces, split_name(game)
+            dataset = recordings.save(options.save_dataset, loop.trajectories, spaces, base_game, implementation)
+            flag = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
+            print(f"dataset: {flag}in {dataset}")
         if options.push_to_hub is not None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
@@ -138,16 +140,6 @@ def _evaluation_modes(loop: Loop, evaluation: str, implementation: str) -> tuple
         problem = f"evaluation is {evaluation!r}, which has no effect with {implementation}"
         raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
     return (evaluation,)
-
-
-def _save_dataset(
-    name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: str, implementation: str
-) -> None:
-    """Write episodes as the dataset ``name``, and print its folder and the flag that learns from it."""
-    base_game, _ = split_name(game)
-    folder = recordings.save(name, trajectories, spaces, base_game, implementation)
-    flag = "" if spaces.is_image else f"--dataset minari:{name}, "  # images cannot be read back
-    print(f"dataset: {flag}in {folder}")
 
 
 def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:

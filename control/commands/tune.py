@@ -9,19 +9,17 @@ import os
 import random
 import shutil
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from control.cli.colour import note
 from control.cli.settings import Settings
 from control.commands import trials
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, trial_length
-from control.evolution.cluster import START_SECONDS, connected
+from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import checked_in_spaces
 from control.storage import run_dir
@@ -141,19 +139,7 @@ def _run_trials(search: Search) -> None:
     )
     # Ray's warning advises ``reuse_actors=True``.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
-    initial_statuses = [(number, trial.status) for number, trial in search.trials.items()]
-
-    def note_if_waiting() -> None:
-        """Print a note if no trial has started."""
-        if [(number, trial.status) for number, trial in search.trials.items()] == initial_statuses:
-            note(f"no trial has started yet: Ray starts each on free cores ({run.num_workers} of a node)")
-
-    timer = threading.Timer(START_SECONDS, note_if_waiting)
-    timer.start()
-    try:
-        tuner.fit()
-    finally:
-        timer.cancel()
+    tuner.fit()
 
 
 def _perturbation_interval(settings: Settings) -> int:
