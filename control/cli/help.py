@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.colour import paint
-from control.cli.options import flags
+from control.cli.options import flags_of_settings
 from control.cli.run_settings import COMMANDS
-from control.cli.settings import from_dict
+from control.cli.settings import Settings, defaults_for
 from control.cli.together import flags_without_effect
 from control.cli.words import Flag, Flags, as_word
-from models.registry import families_of, family, implementations
+from models.registry import family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
@@ -63,21 +63,18 @@ _COLOURS = {"^(usage:|\\S.*:$)": "bold", "^ {2,4}(--|python ).*?(?=  |$)": "cyan
 OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar already says
 
 
-def help_text(
-    valid_flags: Flags, choices: Mapping[str, str], words: Sequence[str], command: str | None, is_default: bool
-) -> str:
-    """Return the help page for the ``words`` after ``--help``. ``valid_flags`` are all flags by name, also of commands.
-    ``choices`` are the run's implementation, game, preset, and so on. ``command`` is a command other than training,
-    such as ``plot``. ``is_default`` says that the user chose no implementation. Raises SettingError if no setting
-    contains the words."""
-    families = families_of(choices["implementation"], valid_flags["agent"].default)
+def help_text(defaults: Settings, words: Sequence[str], command: str | None, is_default: bool) -> str:
+    """Return the help page for the ``words`` after ``--help``. ``defaults`` are the settings of the run without further
+    flags. ``command`` is a command other than training, such as ``plot``. ``is_default`` says that the user chose no
+    implementation. Raises SettingError if no setting contains the words."""
+    valid_flags = flags_of_settings(defaults)
     shows_all = words == ["all"]
     if words and not shows_all:
-        return _search_page(valid_flags, choices, " ".join(words).lower().lstrip("-"), families, is_default)
+        return _search_page(defaults, valid_flags, " ".join(words).lower().lstrip("-"), is_default)
     if command:
-        return _command_page(valid_flags, command, families)
+        return _command_page(valid_flags, command, defaults.families)
     if shows_all or not is_default:
-        return _training_page(valid_flags, choices, families, shows_all)
+        return _training_page(defaults, valid_flags, shows_all)
     return _first_page(valid_flags)
 
 
@@ -138,39 +135,38 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
     return "\n".join([f"{usage}[--name value ...]\n", *_entries(listed, {}, families)])
 
 
-def _search_page(
-    valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], is_default: bool
-) -> str:
+def _search_page(defaults: Settings, valid_flags: Flags, text: str, is_default: bool) -> str:
     """Return a help page with the settings that contain ``text`` (`_contains`): of the user's implementation or, if
     ``is_default`` or if it has none, of all implementations. The setting of this name is first, then settings with the
     text in their names. If only some implementations have a setting, a note names them. References to sources are
     removed, because the page does not list the sources. Raises SettingError if no setting contains the text."""
+    families = defaults.families
     matches = {name: flag for name, flag in valid_flags.items() if _contains(flag, text, families)}
     if matches and not is_default:
-        heading = f"settings of {choices['implementation']} with {text!r}:"
-        notes = _notes_without_effect(valid_flags, choices)
+        heading = f"settings of {defaults.run.implementation} with {text!r}:"
+        notes = _notes_without_effect(defaults, valid_flags)
     else:
-        owners: dict[str, list[str]] = {}  # setting -> implementations that have it
-        matches, names = {}, list(implementations())
-        for implementation in names:
-            families_here = families_of(implementation, valid_flags["agent"].default)
-            for flag in flags(implementation, choices["gamename"]).values():
-                if _contains(flag, text, families_here):
+        families = []  # without aliases of a family
+        matches, owners = {}, dict[str, list[str]]()  # setting -> flag, and setting -> implementations that have it
+        for name in implementations():
+            other_defaults = defaults_for({"implementation": name, "gamename": defaults.run.gamename})
+            for flag in flags_of_settings(other_defaults).values():
+                if _contains(flag, text, other_defaults.families):
                     matches.setdefault(flag.name, flag)
-                    owners.setdefault(flag.name, []).append(implementation)
+                    owners.setdefault(flag.name, []).append(name)
         if not matches:
             hint = nearest(text, valid_flags)
             raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
+        first, *_ = implementations()
         heading = _wrap(
             f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
-            f"Without brackets, all implementations have the setting, and the default is of {names[0]}."
+            f"Without brackets, all implementations have the setting, and the default is of {first}."
         )
         notes = {
-            name: f"of {', '.join(owner_names)}"
-            for name, owner_names in owners.items()
-            if len(owner_names) < len(names)
+            setting: f"of {', '.join(names)}"
+            for setting, names in owners.items()
+            if len(names) < len(implementations())
         }
-        families = ()  # without aliases of a family
     shown_flags = []
     for flag in sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name)):
         help_without_sources = SOURCES.sub("", flag.meta["help"])
@@ -184,19 +180,18 @@ def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
     return text in " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)]).lower()
 
 
-def _training_page(valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool) -> str:
+def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
     """Return the help page of a training run, with the settings of the implementation first. If ``full``, it has all
     settings. Otherwise it has the usual settings that have an effect."""
-    notes = _notes_without_effect(valid_flags, choices)
+    notes = _notes_without_effect(defaults, valid_flags)
     listed = list(valid_flags.values())
     if not full:  # settings of training that have an effect; commands to the agent have no owner
         listed = [flag for flag in listed if not flag.command and flag.owner is not None]
         listed = [flag for flag in listed if flag.meta["usual"] and flag.name not in notes]
-    implementation = choices["implementation"]
-    game = choices["gamename"]
-    defaults = f"Defaults are those with --gamename {game}; add another --gamename to see its defaults."
-    parts = [f"usage: python trainer.py --implementation {implementation} [--name value ...]\n", _wrap(defaults), ""]
-    parts += [*_groups(listed, implementation, notes, families if full else None), _wrap(SYNTAX)]
+    implementation, game = defaults.run.implementation, defaults.run.gamename
+    explanation = f"Defaults are those with --gamename {game}; add another --gamename to see its defaults."
+    parts = [f"usage: python trainer.py --implementation {implementation} [--name value ...]\n", _wrap(explanation), ""]
+    parts += [*_groups(listed, implementation, notes, defaults.families if full else None), _wrap(SYNTAX)]
     if full:
         # Explains tags such as [C] in the entries. A paragraph of the family's text begins with "Sources: ".
         sources = re.search(r"^Sources: .+?(?=\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
@@ -243,12 +238,11 @@ def _groups(
     return parts
 
 
-def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> note for settings that have no effect in a run with these ``choices`` of implementation,
-    preset, and so on. The note says why, such as ``no effect with SE``."""
-    settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
+def _notes_without_effect(defaults: Settings, valid_flags: Flags) -> dict[str, str]:
+    """Return setting -> note for settings that have no effect in a run with ``defaults``. The note says why, such as
+    ``no effect with SE``."""
     names = [name for name, flag in valid_flags.items() if not flag.command]
-    return {name: f"no effect{reason}" for name, reason in flags_without_effect(settings, names, valid_flags)}
+    return {name: f"no effect{reason}" for name, reason in flags_without_effect(defaults, names, valid_flags)}
 
 
 def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str] | None) -> list[str]:

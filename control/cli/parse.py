@@ -231,14 +231,8 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
         words, help_words = {"implementation": [canonical_names(help_words[0])], **words}, []
     # The page of ``--eval_agent`` has settings of one implementation, too.
     defaults = _defaults({name: value for name, value in words.items() if name != "eval_agent"})
-    valid_flags = options.flags_of_settings(defaults)
-    choices = {"implementation": defaults.run.implementation, "gamename": defaults.run.gamename}
-    for name, flag in valid_flags.items():
-        if flag.meta["chooses"] and words.get(name):
-            choices[name] = one_word(name, words[name])
     command = next((name for name in COMMANDS if name in words), None)
-    is_default = "implementation" not in words
-    print(in_colours(help_text(valid_flags, choices, help_words, command, is_default)))
+    print(in_colours(help_text(defaults, help_words, command, is_default="implementation" not in words)))
 
 
 def _checked_file(
