@@ -18,14 +18,14 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     return f"\033[{_CODES[colour]}m{text}\033[0m"
 
 
-def wrap_text(text: str, stream: TextIO, indent: str = "  ", end: str = "", start: str = "") -> str:
+def wrap_text(text: str, stream: TextIO, indent: str = "  ", start: str = "") -> str:
     """Return ``start + text``. If ``stream`` is a terminal, break it into lines that fit the terminal: each line after
-    the first begins with ``indent``, and each line before the last ends with ``end``, such as a backslash."""
+    the first begins with ``indent``."""
     if not stream.isatty():
         return start + text
-    width = max(40, shutil.get_terminal_size().columns) - len(end)
+    width = max(40, shutil.get_terminal_size().columns)
     wrapper = textwrap.TextWrapper(width, start, indent, break_long_words=False, break_on_hyphens=False)
-    return f"{end}\n".join(wrapper.wrap(text))
+    return wrapper.fill(text)
 
 
 def print_wrapped(text: str) -> None:

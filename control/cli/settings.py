@@ -98,7 +98,7 @@ class Settings:
         """Convert ``values`` (setting -> value) to the types of these settings. A value for several families of agents,
         such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError for unknown names
         and wrong values."""
-        return _converted(expand_shared(self.agent, values), self.flags)
+        return convert_values(expand_shared(self.agent, values), self.flags)
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with ``values`` (setting -> value), which `convert` has checked. Other names are ignored.
@@ -184,7 +184,7 @@ def defaults_for(values: Mapping[str, Any]) -> Settings:
     """Return the default settings for the implementation, game, agents, preset and command in ``values`` (setting ->
     value). Other settings in ``values`` are ignored."""
     deciding_values = {name: values[name] for name in DECIDING if name in values}
-    run = RunConfig(**convert_values(deciding_values, RunConfig()))
+    run = RunConfig(**convert_values(deciding_values, flags_of(RunConfig())))
     subcommand = subcommand_in(values)
     if family(run.implementation).learns_from != "evolution":
         return Settings(run, default_config(run.implementation, run.gamename, values), subcommand=subcommand)
@@ -216,13 +216,7 @@ def end_setting(implementation: str) -> str:
     return replaced_in(implementation).get("epochs", "epochs")
 
 
-def convert_values(values: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Convert ``values`` (setting -> value) to the types of the settings of ``config``. Raises SettingError for unknown
-    names and wrong values."""
-    return _converted(values, flags_of(config))
-
-
-def _converted(values: Mapping[str, Any], valid_flags: Flags) -> dict[str, Any]:
+def convert_values(values: Mapping[str, Any], valid_flags: Flags) -> dict[str, Any]:
     """Return ``values`` (setting -> value) with the types of ``valid_flags``, read like words of the command line.
     Raises SettingError for unknown names and wrong values."""
     typed_values, errors = read_values(

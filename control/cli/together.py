@@ -52,9 +52,6 @@ def missing_hint(name: str, path: str) -> str:
     if similar:
         return f"{reason}; did you mean {os.path.join(folder, similar)!r}?"
     hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
-    bandits = [word for word in words if word.endswith("-bandit")]
-    if bandits:
-        hint += f" ({', '.join(bandits)}, and others)"
     return f"{reason}{hint}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from control.cli.colour import paint, print_named, wrap_text
+from control.cli.colour import paint, print_named
 from control.cli.options import command_line
 from control.cli.settings import Settings
 
@@ -62,8 +62,4 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
             program_path = program_path.with_name(program)
         if shutil.which(program) != str(program_path):  # the shell finds another program of this name, or none
             program = path_text(program_path)
-        shell_words = [shlex.quote(word) for word in (program, *map(path_text, arguments))]
-        # NUL replaces blanks inside a word, so that the line does not break there. No word contains NUL.
-        line = " ".join(word.replace(" ", "\0") for word in shell_words)
-        wrapped_line = wrap_text(f"  {line}", sys.stdout, indent="    ", end=" \\")
-        print(wrapped_line.replace("\0", " "), flush=True)
+        print("  " + shlex.join((program, *map(path_text, arguments))), flush=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from control.cli.colour import note
 from control.cli.settings import convert_values
+from control.cli.words import flags_of
 from control.evolution.strategies import STRATEGIES, Archive
 from models.proxies.search import SearchConfig
 from models.settings import UserError
@@ -45,7 +46,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
     saved = ("generation", "flat_generations", "restarts", "archive")
 
     def __init__(self, seed: int = 0, config: SearchConfig | None = None, **settings: Any):
-        self.config = SearchConfig(**convert_values(settings, SearchConfig())) if config is None else config
+        self.config = SearchConfig(**convert_values(settings, flags_of(SearchConfig()))) if config is None else config
         self.seed = seed
         self.strategy: Any = None  # a `Strategy`, created in `start`, because it needs the number of parameters
         self.archive = Archive(self.config.keep_best)
