@@ -303,7 +303,8 @@ def changes_of(settings: Settings, source: Settings) -> dict[str, Any]:
     """Return setting -> value for the changed settings of ``--eval_agent``, such as ``{"lr": 0.01}``. ``source`` are
     the settings of the checkpoint or of agents on the proxy. Raises SettingError for unknown names and wrong values."""
     valid_flags = options.flags_of_settings(source)
-    words, _ = translate(settings.changed, source.families, valid_flags)
+    words, renamed = translate(settings.changed, source.families, valid_flags)
+    _print_translations(settings.changed, renamed, words)
     values, errors = _read(words, source, valid_flags, "--")
     raise_all(errors)
     return values
