@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import math
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, progress
 from control.cli.run_settings import RACE_STEPS, TEACHER_STEPS, LearnConfig
 from control.cli.settings import Settings
+from control.cli.words import as_word
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.run import Run
@@ -571,6 +573,6 @@ def command_text(task: Task) -> str:
         values["implementation"] = implementation
     if task.is_slow:
         values |= {"teacher_steps": task.teacher_steps, "race_steps": task.race_steps}
-    flags = [f"--{flag} {value}" for flag, value in values.items()]
+    flags = [f"--{flag} {shlex.quote(as_word(value))}" for flag, value in values.items()]
     game = task.options.learn or task.game  # as the user wrote it
     return " ".join(["python trainer.py", f"--learn {game} --seed {task.seed}", *flags])
