@@ -26,7 +26,7 @@ def run_in(logdir: Path, **changes: Any) -> RunConfig:
 def test_create_makes_a_new_version(logdir: Path) -> None:
     path = run_dir.create(run_in(logdir, gamename="ALE/Pong-v5", exp_name="a b", seed=25))
     assert path == logdir / "ALE_Pong-v5/a_b/UDRL/seed_25/version_0"
-    assert (path / "checkpoints").is_dir()
+    assert path.is_dir()
     assert run_dir.parent(run_in(logdir, num_seeds=5)).name == "seed_25-29"
     run = run_in(logdir)
     assert run_dir.newest(run_dir.parent(run)) is None

@@ -11,7 +11,7 @@ from typing import Any
 from control.cli import options
 from control.cli.errors import single_errors
 from control.cli.options import FLAG_ONLY, parameters
-from control.cli.run_settings import COMMANDS, RunConfig, TuneConfig
+from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
 from control.cli.settings import DECIDING, Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
 from control.cli.words import NULL, Flags, Words, as_word, one_word, pairs_of, read_value, read_values, split
@@ -324,8 +324,9 @@ def _build_settings(
     typed_flags = [name for name in values if name in flag_names]
     explicit_names = {name.partition(".")[0] for name in (*values, *defaults.changed)}  # "command" for any command
     values["gamename"] = game
-    if defaults.agent is None:
-        settings = dataclasses.replace(defaults, subcommand=subcommand_in(values)).with_values(values)
+    subcommand = subcommand_in(values)
+    if isinstance(subcommand, EvaluateConfig):  # the checkpoint has the settings of the agent
+        settings = dataclasses.replace(defaults, subcommand=subcommand).with_values(values)
     else:
         # All values are known now, on some of which the defaults of a search depend, such as ``start_from``.
         settings = settings_with(defaults_for(values), values)

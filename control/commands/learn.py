@@ -137,7 +137,7 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
             teacher(settings.subcommand.teacher, run.gamename, spaces)  # checks the policy
         except SettingError as error:  # its message names the setting of searches that selects a policy
             raise rename_setting(error, "start_from", "teacher") from error
-    folder = previous or run_dir.create(run, subfolders=())
+    folder = previous or run_dir.create(run)
     with run_dir.locked(folder):
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():

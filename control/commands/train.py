@@ -182,6 +182,7 @@ def fit(
     event files of TensorBoard are in ``board_folder``, by default in ``folder``. They stay open for the results after
     the training."""
     run, checkpoint = module.settings.run, module.restored
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     if run.logger == "tensorboard":
         module.open_boards(board_folder or folder)
     log = RunLog(folder, module)

@@ -319,7 +319,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
 @contextlib.contextmanager
 def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
     """Context manager that appends a trial's output to ``folder/log.txt`` and turns its errors into TrialFailed."""
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with (
         open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
         contextlib.redirect_stdout(log),
@@ -394,7 +394,7 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
     """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. If it ends
     early because all proxies have the same fitness or the mean has diverged, it counts as unsolved. Raises SettingError
     for settings with which no search is possible."""
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))

@@ -50,7 +50,7 @@ def tune(settings: Settings) -> int:
     interrupted = False
     try:
         with connected(run.ray_address, max_concurrent * run.num_workers), contextlib.ExitStack() as locks:
-            folder = Path(resumed) if resumed else run_dir.create(run, search=True, subfolders=())
+            folder = Path(resumed) if resumed else run_dir.create(run, search=True)
             locks.enter_context(run_dir.locked(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()

@@ -76,10 +76,10 @@ def find_proxy(path: Path) -> Path | None:
     return None
 
 
-def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
-    """Make a new run folder ``version_K`` with ``subfolders`` in the folder of `parent`, and return it. K is the first
-    unused number after the highest one there. ``search`` is whether it is for a hyperparameter search. Raises
-    SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
+def create(run: RunConfig, search: bool = False) -> Path:
+    """Make a new run folder ``version_K`` in the folder of `parent`, and return it. K is the first unused number after
+    the highest one there. ``search`` is whether it is for a hyperparameter search. Raises SettingError if ``logdir``
+    cannot be written, and OSError if the disk is full or fails."""
     folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,8 +91,6 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
             with contextlib.suppress(FileExistsError):
                 path.mkdir()
                 break
-        for name in subfolders:
-            (path / name).mkdir()
     except OSError as error:
         if error.errno in DISK:  # not a fault of the setting
             raise
