@@ -103,6 +103,10 @@ def test_joint_verdict_passes_if_most_kinds_pass() -> None:
         f"New agents that trained only on the bandit come 100 % (DDQN), 90 % (PPO) {way}; A2C: {failure}. "
         f"Mean returns: DDQN 220.0, PPO 180.0, A2C -150.0, {baselines}"
     )
+    halfway = joint_verdict({"DDQN": Verdict(agents=score(20.0, 4.0), **fields), "PPO": bad, "A2C": poor})
+    assert halfway["passed"] and "try" not in halfway["sentence"], "A2C comes near the teacher"
+    far = joint_verdict({"DDQN": Verdict(agents=score(20.0, 4.0), **fields)})
+    assert far["passed"] and f"come 50 % (DDQN) {way}: try more." in far["sentence"]
     one = joint_verdict({"DDQN": good, "PPO": bad})
     assert not one["passed"] and f" come 100 % (DDQN) {way}; PPO: {failure}: try more." in one["sentence"]
     assert joint_verdict({"PPO": bad})["sentence"].startswith(f"PPO: {failure}: try more. Mean returns: PPO -150.0")

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch, watch_part
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
+from control.reports.stages import GOOD_FRACTION
 from control.reports.tables import NOT_SOLVED, Score, percent_text
 from envs.base import Environment
 from envs.make import make_environment, spaces_of
@@ -235,11 +236,13 @@ class Verdict(Baselines):
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return a verdict about several kinds of agents that trained on a bandit, as data for JSON. ``verdicts`` maps the
-    name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass."""
+    name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. It
+    has advice unless a kind also comes near the teacher (`GOOD_FRACTION`)."""
     first_verdict = next(iter(verdicts.values()))  # all have the same baselines and advice
     shares = [f"{percent_text(verdict.share)} ({name})" for name, verdict in verdicts.items() if verdict.passed]
     failures = [f"{name}: {verdict.failure}" for name, verdict in verdicts.items() if not verdict.passed]
     passed = len(shares) > len(failures)
+    is_near_teacher = passed and max(verdict.share for verdict in verdicts.values()) >= GOOD_FRACTION
     clauses = failures
     if shares:
         clauses = [f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}", *failures]
@@ -247,7 +250,7 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
             clauses.append(first_verdict.doubt)
     returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
-    sentence = _two_sentences("; ".join(clauses), "" if passed else first_verdict.advice, numbers)
+    sentence = _two_sentences("; ".join(clauses), "" if is_near_teacher else first_verdict.advice, numbers)
     return {
         "passed": passed,
         "sentence": sentence,
