@@ -202,7 +202,7 @@ TRAINER_ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("mdp-continuous", {"game": "mountaincar"}, "allowed with mountaincar: Discrete(n=3)"),
     ("mdp", {"game": "cartpoel"}, "its gamename is 'cartpoel'; did you mean 'cartpole'?"),
     *(("mdp", {"description": {"settings": changes}}, f"its description.settings are damaged ({line}")
-      for changes, line in (({"lr": 10**400}, "lr is 1000"), ({"lr": [1]}, "lr is [1.0]"))),
+      for changes, line in (({"lr": 10**400}, "lr is 1000"), ({"lr": [1, 2]}, "lr is '1 2'"))),
 ]  # fmt: skip
 
 
