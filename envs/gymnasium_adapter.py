@@ -226,8 +226,10 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except BaseException as error:
-        if render and isinstance(error, TypeError):  # an argument that only the tensor program takes, or `render_mode`
-            raise SettingError(f"record: {game.name} cannot be drawn: {first_line(error)}") from error
+        if render and isinstance(error, TypeError):
+            takes_no_mode = "unexpected keyword argument 'render_mode'" in str(error)
+            reason = "it takes no render_mode" if takes_no_mode else "Gymnasium's version has other parameters"
+            raise SettingError(f"record: {game.name} cannot be drawn; {reason}") from error
         raise SettingError(f"gamename is {game.name!r}: {_cause_of(error)}") from error
     if problem:
         raise SettingError(f"gamename is {game.name!r}: {problem}", "gamename")

@@ -165,10 +165,21 @@ class FlatObservation(gym.wrappers.FlattenObservation):
     raises `BrokenContract`, because NumPy would count a negative one from the end."""
 
     def observation(self, observation: Any) -> Any:
-        space = self.env.observation_space
-        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) and not space.contains(observation):
-            raise BrokenContract(f"observation is {observation}; expected one of {space}")
+        _check_cells(self.env.observation_space, observation, "observation")
         return super().observation(observation)
+
+
+def _check_cells(space: gym.Space, observation: Any, name: str) -> None:
+    """Raise `BrokenContract` for a cell of ``observation``, which the message calls ``name``, outside of ``space``."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:
+            _check_cells(part, observation[key], f"{name}[{key!r}]")
+    elif isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        size: Any = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
+        if not ((space.start <= observation) & (observation < space.start + size)).all():
+            allowed = f"{space.start} to {space.start + size - 1}"
+            raise BrokenContract(f"{name} is {observation}; expected a cell from {allowed}")
 
 
 class FlatAction(gym.ActionWrapper):

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
 import trainer
 from envs.base import EnvironmentFault, Step
@@ -43,10 +43,14 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
                           "observation holds 0.5; expected numbers of uint8"),
     "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "KeyError: 'a'"),
     "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "TypeError: tuple indices must be"),
+    "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}),
+                        "observation['a'] is 3; expected a cell from 0 to 2"),
+    "below in a part": (gives(Tuple([PARTS]), [{"a": 0, "b": [0, 0]}], [{"a": -1, "b": [0, 0]}]),
+                        "observation[0]['a'] is -1; expected a cell from 0 to 2"),
     "below in one of two": (gives(MultiDiscrete([3, 2]), [0, 0], [0, -1]),
-                            "observation is [0, -1]; expected one of MultiDiscrete([3 2])"),
-    "below the first": (gives(Discrete(3), 0, -1), "observation is -1; expected one of Discrete(3)"),
-    "above the last": (gives(Discrete(3, start=1), 1, 4), "observation is 4; expected one of Discrete(3, start=1)"),
+                            "observation is [0, -1]; expected a cell from [0 0] to [2 1]"),
+    "below the first": (gives(Discrete(3), 0, -1), "observation is -1; expected a cell from 0 to 2"),
+    "above the last": (gives(Discrete(3, start=1), 1, 4), "observation is 4; expected a cell from 1 to 3"),
     "rewards": ({"reward": np.ones(2)}, "reward is array([1., 1.]); expected a number"),
     "reward as text": ({"reward": "-2"}, "reward is '-2'; expected a number"),
     "complex reward": ({"reward": np.complex128(1j)}, "expected a number"),

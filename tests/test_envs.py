@@ -192,9 +192,7 @@ def test_frame_is_a_picture_of_one_environment(monkeypatch):
     with pytest.raises(SettingError, match="record: scripted cannot be drawn"):
         GymnasiumEnvironment(Game("scripted", "Scripted-v0"), 1, 1, render=True)
     gym.register("Undrawn-v0", lambda: None)
-    with pytest.raises(
-        SettingError, match="^record: undrawn cannot be drawn: .*unexpected keyword argument 'render_mode'"
-    ):
+    with pytest.raises(SettingError, match="^record: undrawn cannot be drawn; it takes no render_mode$"):
         GymnasiumEnvironment(Game("undrawn", "Undrawn-v0"), 1, 1, render=True)
 
 

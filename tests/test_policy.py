@@ -312,14 +312,14 @@ ONE_COMMAND = {"command": np.ones((7, 1), np.float32)}
 FAULTS: list[tuple[dict[str, Any], dict[str, np.ndarray], str]] = [
     ({"activations": ["tanh"] * 9}, {}, "is missing"),
     ({"activations": ["sine"]}, {}, "an activation is 'sine'"),
-    ({"activations": ["one_hot/7"]}, {}, "cannot reshape"),
+    ({"activations": ["one_hot/7"]}, {}, "layer 0 has shapes"),
     ({"activations": ["one_hot/0"]}, {}, "an activation is 'one_hot/0'"),
     ({"actions": {"n": 3}}, {}, "2 outputs for 3 actions"),
     ({"format": 3}, {}, "of format 1 or 2"),
     ({"format": 2, "command": ["return"]}, {}, "its command is ['return'] with the shape (7, 0)"),
     ({"command": ["return"]}, {"command": np.zeros((2, 1), np.float32)}, "['return'] with the shape (2, 1)"),
     ({"command": ["return"]}, ONE_COMMAND | {
-        "gates.0.bias": np.ones(32, np.float32), "gates.0.weight": np.ones((2, 1), np.float32)}, "be broadcast"),
+        "gates.0.bias": np.ones(32, np.float32), "gates.0.weight": np.ones((2, 1), np.float32)}, "layer 0 has shapes"),
     *(({"head": "clip", "actions": {"low": low, "high": high}}, {}, f"its bounds of actions are {text}")
       for low, high, text in (
         ([1, -1], [-1, 1], "low [1.0, -1.0], high [-1.0, 1.0]"), ([-1, -1], [1], "low [-1.0, -1.0], high [1.0]"),

@@ -61,28 +61,21 @@ class Policy:
     def __init__(self, path: str | Path):
         try:
             self.path = fetch(path, AGENT) or Path(path)  # `fetch` returns None unless ``path`` begins with hf://
-            header, tensors = _read(self.path)
-            check_numbers(tensors)
-            self.game, self.implementation = header["game"], header["implementation"]
-            self._actions, self._has_cells, self._head = header["actions"], header["cells"], header["head"]
-            self._activations = header["activations"]
-            self._layers: list[list[np.ndarray]] = []  # weight and bias of each layer, then of its gate if it has one
-            for i in range(len(self._activations) + 1):
-                weight, bias, *gate = (part.format(i) for part in PARTS)
-                names = [weight, bias, *(name for name in gate if name in tensors)]
-                self._layers.append([tensors[name].T for name in names])  # weights become [in, out]
-            self._mean, self._scale = tensors.get("mean"), tensors.get("scale")
-            self.obs_size = self._layers[0][0].shape[0]
-            self.command_names = tuple(header.get("command", ()))
-            self._command_table = tensors.get("command", np.zeros((len(COMMAND_ROWS), 0), np.float32))
-            self.command = self._command_table[0]  # the row ``start``
-            self._check_outputs()
-        except ProxyError as error:  # of `fetch`
+        except ProxyError as error:
             raise PolicyError(str(error)) from error
-        except (OSError, SafetensorError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-            reason = f"its {error} is missing" if isinstance(error, KeyError) else str(error)
-            allowed = "a file of --eval_agent RUN --export FILE"
-            raise PolicyError(f"policy {str(self.path)!r} cannot be read ({reason}); allowed: {allowed}") from error
+        header, tensors = _read(self.path)
+        self.game, self.implementation = header["game"], header["implementation"]
+        self._actions, self._has_cells, self._head = header["actions"], header["cells"], header["head"]
+        self._activations = header["activations"]
+        self._layers: list[list[np.ndarray]] = []  # weight and bias of each layer, then of its gate if it has one
+        for i in range(len(self._activations) + 1):
+            names = [part.format(i) for part in PARTS]
+            self._layers.append([tensors[name].T for name in names if name in tensors])  # weights become [in, out]
+        self._mean, self._scale = tensors.get("mean"), tensors.get("scale")
+        self.obs_size = self._layers[0][0].shape[0]
+        self.command_names = tuple(header.get("command", ()))
+        self._command_table = tensors.get("command", np.zeros((len(COMMAND_ROWS), 0), np.float32))
+        self.command = self._command_table[0]  # the row ``start``
 
     def __call__(self, observation: Any, command: Any = None) -> Any:
         """Choose the greedy action for one observation, or for each of N observations.
@@ -164,20 +157,8 @@ class Policy:
             raise PolicyError(f"an observation contains {number}; allowed: finite float32 numbers")
         return rows, values.ndim == 1
 
-    def _act(self, obs: np.ndarray, command: np.ndarray) -> np.ndarray:
+    def _act(self, x: np.ndarray, command: np.ndarray) -> np.ndarray:
         """Return the actions of observations ``[N, O]`` for commands ``[N, C]``."""
-        outputs = self._outputs(obs, command)
-        if self._head == "argmax":
-            return outputs.argmax(1)
-        low, high = self._bounds()
-        if self._head == "tanh":
-            outputs = np.tanh(outputs)
-        if self._head != "clip":
-            outputs = (low + high) / 2 + (high - low) / 2 * outputs  # from [-1, 1] to [low, high]
-        return outputs.clip(low, high)
-
-    def _outputs(self, x: np.ndarray, command: np.ndarray) -> np.ndarray:
-        """Return the outputs of the last layer for observations ``[N, O]`` and commands ``[N, C]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
         *_, center, scale = self._command_table  # the last two of `COMMAND_ROWS`
@@ -190,53 +171,87 @@ class Policy:
             x = _activation(activation)(x @ weight + bias)
             if gate:
                 x = x * (np.tanh((command @ gate[0] + gate[1]) / 2) + 1) / 2  # the sigmoid, without overflow
-        return x
-
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lowest and the highest action, ``[A]`` each."""
-        low, high = (np.asarray(self._actions[name], np.float32) for name in ("low", "high"))
-        return low, high
-
-    def _check_outputs(self) -> None:
-        """Run the networks once. Raises ValueError or another exception if their shapes do not fit each other, the
-        command or the actions."""
-        obs, command = np.zeros((1, self.obs_size), np.float32), self._commands(None)[None]
-        num_outputs = self._outputs(obs, command).shape[1]
-        shape = self._command_table.shape
-        if self._head not in HEADS or shape != (len(COMMAND_ROWS), len(self.command_names)):
-            raise ValueError(
-                f"its head is {self._head!r}, its command is {[*self.command_names]} with the shape {shape}"
-            )
         if self._head == "argmax":
-            num_actions = self._actions["n"]
-        else:
-            with np.errstate(all="ignore"):
-                low, high = self._bounds()
-                if low.ndim != 1 or low.shape != high.shape or not ((low < high) & np.isfinite(high - low)).all():
-                    raise ValueError(f"its bounds of actions are low {low.tolist()}, high {high.tolist()}")
-            num_actions = len(low)
-        if num_actions != num_outputs:
-            raise ValueError(f"it has {num_outputs} outputs for {num_actions} actions")
+            return x.argmax(1)
+        low, high = (np.asarray(self._actions[name], np.float32) for name in ("low", "high"))
+        if self._head == "tanh":
+            x = np.tanh(x)
+        if self._head != "clip":
+            x = (low + high) / 2 + (high - low) / 2 * x  # from [-1, 1] to [low, high]
+        return x.clip(low, high)
 
     def __repr__(self) -> str:
         return f"Policy({str(self.path)!r}): {self.implementation} on {self.game}"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return header and tensors of a file. Raises ValueError or another exception if it is of another kind."""
-    with safe_open(path, "np") as opened:
-        header = json.loads((opened.metadata() or {}).get(KEY, "null"))
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}
-    if not isinstance(header, dict) or header.get("format") not in (1, 2):  # 2: with a command
-        raise ValueError(f"no {KEY!r} metadata of format 1 or 2")
+    """Return header and tensors of a file. Raises PolicyError for a file that is damaged or of another kind."""
+    allowed = "a file of --eval_agent RUN --export FILE"
+    try:
+        with safe_open(path, "np") as opened:
+            header = json.loads((opened.metadata() or {}).get(KEY, "null"))
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}
+        if not isinstance(header, dict) or header.get("format") not in (1, 2):  # 2: with a command
+            raise ValueError(f"no {KEY!r} metadata of format 1 or 2")
+        check(header, tensors)
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        reason = f"its {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise PolicyError(f"policy {str(path)!r} cannot be read ({reason}); allowed: {allowed}") from error
     return header, tensors
 
 
-def check_numbers(tensors: Mapping[str, np.ndarray]) -> None:
-    """Raise ValueError if a tensor has other numbers than finite float32."""
+def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+    """Raise ValueError, KeyError or TypeError if ``header`` and ``tensors`` do not describe a policy."""
+    for value in header["activations"]:
+        _activation(value)
+    for name in ("game", "implementation"):
+        if not isinstance(header[name], str):
+            raise ValueError(f"its {name} is no text")
+    if header["head"] not in HEADS or not isinstance(header["cells"], bool):
+        raise ValueError(f"its head is {header['head']!r}, cells {header['cells']!r}")
+    obs_size, command_names = tensors["layers.0.weight"].shape[1], header.get("command", [])
+    table_shape = tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).shape
+    expected_shape = (len(COMMAND_ROWS), len(command_names))
+    if table_shape != expected_shape or not all(isinstance(name, str) for name in command_names):
+        raise ValueError(f"its command is {command_names!r} with the shape {table_shape}")
+    num_outputs = _check_layers(header["activations"], tensors, len(command_names))
+    actions = header["actions"]
+    if header["head"] == "argmax":
+        num_actions = actions["n"]
+    else:
+        with np.errstate(all="ignore"):
+            low, high = (np.array(actions[name], np.float32) for name in ("low", "high"))
+            if low.ndim != 1 or low.shape != high.shape or not ((low < high) & np.isfinite(high - low)).all():
+                raise ValueError(f"its bounds of actions are low {low.tolist()}, high {high.tolist()}")
+        num_actions = len(low)
+    if num_actions != num_outputs:
+        raise ValueError(f"it has {num_outputs} outputs for {num_actions} actions")
+    if "mean" in tensors or "scale" in tensors:  # a KeyError names the missing one
+        if not tensors["mean"].shape == tensors["scale"].shape == (obs_size,):
+            raise ValueError("its mean and scale have other shapes than an observation")
     for name, values in tensors.items():
         if values.dtype != np.float32 or not np.isfinite(values).all():
             raise ValueError(f"tensor {name} holds other numbers than finite float32")
+
+
+def _check_layers(activations: list[Any], tensors: Mapping[str, np.ndarray], command_size: int) -> int:
+    """Raise ValueError, KeyError or TypeError unless the shapes of all layers fit each other, their ``activations`` and
+    a command of ``command_size`` numbers. Return the number of outputs of the last layer."""
+    inputs = tensors["layers.0.weight"].shape[1]
+    for i, activation in enumerate([*activations, 1]):  # the last layer has none
+        weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
+        gate_shapes = [tensors[name].shape for name in (f"gates.{i}.weight", f"gates.{i}.bias") if name in tensors]
+        outputs = len(bias)
+        # Inputs, their products with each number of the command, and the command.
+        inputs_with_command = inputs + inputs * command_size + command_size
+        # ``one_hot/4`` needs outputs in groups of four. An activation may also be a number.
+        group_size = int(activation.removeprefix(ONE_HOT)) if ONE_HOT in str(activation) else 1
+        fits_inputs = weight.shape in ((outputs, inputs), (outputs, inputs_with_command))
+        fits_gate = gate_shapes in ([], [(outputs, command_size), (outputs,)])
+        if not (fits_inputs and bias.shape == (outputs,) and fits_gate and outputs % group_size == 0):
+            raise ValueError(f"layer {i} has shapes {[weight.shape, bias.shape, *gate_shapes]}")
+        inputs = outputs
+    return inputs
 
 
 def _activation(value: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -12,12 +12,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
 from understudy.files import load
 from understudy.kinds import ACTIVATIONS, MODES, MOST_EXPONENT, Mode
-from understudy.program import run_layers
+from understudy.program import IDS, run_layers
 from understudy.proxy import Proxy, ProxyError
 
 NATIVE = "native_reward"  # entry of info for the environment's reward
@@ -35,10 +36,13 @@ class _LearnedReward:
     (``[0, S]`` before the first reset).
 
     ``discount`` None means the discount of the agents in the search. Raises ProxyError if the proxy is no learned
-    reward, if it was learned for observations of another size than in ``space``, or if a potential has no discount.
+    reward, if it was learned for another environment than ``spec`` or for observations of another size than in
+    ``space``, or if a potential has no discount. Actions may differ, because rewards do not depend on them.
     """
 
-    def __init__(self, proxy: str | Path | Proxy, discount: float | None, space: gym.Space) -> None:
+    def __init__(
+        self, proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
+    ) -> None:
         loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
         if loaded.kind != "reward":
             raise ProxyError(f"proxy {str(loaded.path)!r}: {loaded.kind} of {loaded.game}; allowed: a learned reward")
@@ -50,10 +54,15 @@ class _LearnedReward:
         if not is_number or not 0 <= float(discount) <= 1:
             raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
         self._discount = float(discount)
+        base_name = loaded.game.partition(",")[0]  # without parameters
+        game_id = IDS.get(base_name, base_name)
         obs_size, expected_size = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
+        error_start = f"learned reward {str(loaded.path)!r}: it is for"
         if obs_size != expected_size:
-            line = f"learned reward {str(loaded.path)!r}: it is for observations of {expected_size} numbers"
-            raise ProxyError(f"{line}, those of {loaded.game}; here there are observations of {obs_size} numbers")
+            line = f"{error_start} observations of {expected_size} numbers, those of {loaded.game}"
+            raise ProxyError(f"{line}; here there are observations of {obs_size} numbers")
+        if spec is not None and _other_task(spec, game_id):
+            raise ProxyError(f"{error_start} {loaded.game}, which is {game_id}; this environment is {spec.id}")
         self.obs = np.zeros((0, obs_size), np.float32)
         self.names = list(loaded.spaces["info"]) if self.mode.info else []
         self._zero_at_end, self._uses_symexp = config["rn_terminal"] == "zero", config["rn_output"] == "symexp"
@@ -97,6 +106,15 @@ class _LearnedReward:
         return shaped(self.mode, reward, potential, next_potential, self._discount)
 
 
+def _other_task(spec: EnvSpec, game_id: str) -> bool:
+    """Return whether ``spec`` and ``game_id`` are environments of Gymnasium itself with different names and classes.
+    Environments of other packages may be variants, so they are accepted."""
+    game_spec = gym.registry.get(game_id)
+    if game_spec is None or game_spec.name == spec.name or game_spec.entry_point == spec.entry_point:
+        return False
+    return all(str(env_spec.entry_point).startswith("gymnasium.envs.") for env_spec in (game_spec, spec))
+
+
 def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
     """Return the I entries ``names`` of the ``info`` of a step of N environments, ``[N, I]``. They are 0 for
     environments that are not in ``stepped [N]``, because these were only reset. Environments in ``reset_mask [N]`` have
@@ -129,7 +147,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
             raise TypeError("RewardWrapper has a vector environment; allowed: one environment, or RewardVectorWrapper")
         RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # for its spec
         gym.Wrapper.__init__(self, env)
-        self._learned_reward = _LearnedReward(proxy, discount, env.observation_space)
+        self._learned_reward = _LearnedReward(proxy, discount, env.observation_space, env.unwrapped.spec)
 
     def _flatten(self, obs: Any) -> np.ndarray:
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
@@ -163,7 +181,10 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)
-        self._learned_reward = _LearnedReward(proxy, discount, env.single_observation_space)
+        # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments have one.
+        first = getattr(env.unwrapped, "envs", (env,))[0]
+        spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
+        self._learned_reward = _LearnedReward(proxy, discount, env.single_observation_space, spec)
         self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._resets_next = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import numpy as safetensors_numpy
 
 from control.storage.run_dir import replacing
-from understudy.policy import CLIP_LIMIT, COMMAND_ROWS, KEY, ONE_HOT, check_numbers
+from understudy.policy import CLIP_LIMIT, COMMAND_ROWS, KEY, ONE_HOT, check
 
 Tensors = Mapping[str, np.ndarray]
 Header = Mapping[str, Any]
@@ -22,7 +22,7 @@ def write(path: Path, tensors: Tensors, header: Header) -> None:
     and ``header``, whose entry ``format`` is added here. Raises ValueError for numbers that are not finite, and OSError
     if the file cannot be written."""
     tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
-    check_numbers(tensors)
+    check(header, tensors)
     format_number = 2 if "command" in tensors else 1  # readers of format 1 know no commands
     content = FORMATS[path.suffix]({"format": format_number, **header}, tensors)
     with replacing(path) as temporary:
