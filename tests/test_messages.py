@@ -248,7 +248,7 @@ FILES = [
     ("#" * 100_001, "", "config is '@': too large; allowed: at most 100 kB"),
     ("a: b: c", "", "config is '@': not valid YAML, line 1: mapping values are not allowed here"),
     ("? [a]\n: b", "", "config is '@': not valid YAML, line 1: found unhashable key"),
-    ('{"gamma": 0.9,\n "lr" 0.9}', "", "config is '@': not valid YAML, line 2: expected ',' or '}', ..."),
+    ('{"gamma": 0.9,\n "lr": 0.9,\n}', "", "config is '@': not valid JSON, line 3: ... "),
     ('{"gamma": 0.9, "gamma": 0.8}', "", "@: gamma is given twice"),
     ('{"epochs": null}', "", "@: epochs and total_steps are null; allowed: an end of the training, one of them"),
     ("implementation: ER", "--implementation SimpleModel",

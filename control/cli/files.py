@@ -1,7 +1,6 @@
 """Read files from users: regular files of limited size, and settings in YAML or JSON. A file of settings is a small
 mapping of names to text. Any other content raises an error of one line."""
 
-import collections
 import contextlib
 import errno
 import json
@@ -74,19 +73,21 @@ def read_config(path: str) -> dict[str, list[str]]:
 
 
 def read_mapping(setting: str, path: str, example: str, allow_empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a file in YAML, which includes JSON, with all values as text. If ``allow_empty``, the file
-    may be empty. Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows
+    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, the file may be
+    empty. Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows
     ``example``, a correct line."""
     content: Any = None
     problem = ""
     try:
         text = read_text(path, MAX_BYTES, "utf-8-sig")  # without a byte order mark
         with errors_in(path):
-            content = yaml.load(text, _TextLoader)
+            content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
     except FileNotFoundError:
         problem = missing_hint(setting, path)
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "not a text file"
+    except json.JSONDecodeError as error:
+        problem = f"not valid JSON, line {error.lineno}: {error.msg}"
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # position of the error, if PyYAML knows it
         place = f", line {mark.line + 1}" if mark else ""
@@ -98,6 +99,21 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
     if problem:
         raise SettingError(f"{setting} is {path!r}: {problem}")
     return content
+
+
+def _parse_json(text: str) -> Any:
+    """Parse JSON, with numbers as text. Raises SettingError for a repeated name in a mapping."""
+    return json.loads(text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str)
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return pairs ``(name, value)`` as a mapping. Raises SettingError for a repeated name."""
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in mapping:
+            raise SettingError(f"{name} is given twice")
+        mapping[name] = value
+    return mapping
 
 
 class _TextLoader(yaml.BaseLoader):
@@ -113,6 +129,5 @@ class _TextLoader(yaml.BaseLoader):
         """Construct a mapping without repeated names."""
         node_values = super().construct_mapping(node, deep)
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
-            [(name, _)] = collections.Counter(key.value for key, _ in node.value).most_common(1)
-            raise SettingError(f"{name} is given twice")
+            _unique_names([(key.value, None) for key, _ in node.value])  # raises the error, which names it
         return node_values

@@ -34,7 +34,8 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {"implementation": implementation, "episodic_env": "false"}
     if "Latent" in implementation:
         settings |= _LATENT_DEFAULTS
-    # The scripts use ``rollout_batch_size`` only if the switch with the misspelt name is on.
+    # The scripts use ``rollout_batch_size`` only if the switch with the misspelt name is on. Booleans are booleans in
+    # JSON and text in YAML.
     if str(entries.pop("seperate_rollout_batch_size", "")).lower() != "true":
         entries.pop("rollout_batch_size", None)
     entries.pop("save_final_params", None)  # unused by the scripts
