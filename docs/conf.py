@@ -164,7 +164,7 @@ def live_script() -> str:
 
 
 def live_page() -> str:
-    """docs/live/index.html, the buttons of docs/live.md on a page of their own, which needs no other file."""
+    """docs/live/index.html, the buttons of docs/live.md on a page that needs no other file."""
     layout, controls = ((ROOT / "docs/live" / name).read_text() for name in ("layout.html", "controls.html"))
     controls = controls.replace('<script src="../_static/live.js"></script>\n', "")
     return layout.replace("{controls}", controls.rstrip()).replace("{script}", live_script().rstrip())

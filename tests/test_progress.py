@@ -98,7 +98,7 @@ def test_a_run_says_once_that_its_task_is_solved(
     trainer.train(implementation="QLearning", gamename="cliff", epochs=3, **settings)
     text = capsys.readouterr().out
     assert text.count("solved at step 10; --target_return -1e+06 would stop here") == 1
-    assert "; the highest of 3 evaluations" in text and "last tenth" in text
+    assert "; chosen from 3 evaluations" in text and "last tenth" in text
     trainer.train(implementation="QLearning", gamename="cliff", epochs=3, target_return=1e6, **settings)
     assert "would stop here" not in capsys.readouterr().out
 

@@ -319,7 +319,7 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
 
 def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     """Yield pairs ``(name, value)`` for the summary. ``runs`` has the metrics of all seeds. The first pair has the best
-    score, and whether it solves the environment. If the score is a greedy return, which is the highest of several
+    score, and whether it solves the environment. If the score is a greedy return, whose policy is the best of several
     evaluations, a second pair has the mean over the last tenth of the epochs, as in reports. If the score is of
     training episodes, the first pair also has the best greedy return."""
     loop = module.loop
@@ -333,7 +333,7 @@ def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str
 
     text = f"{loop.score_name} {judged(module.best)}"
     if loop.score_tag == GREEDY and greedy and len(greedy[0]) > 1:
-        yield "best", f"{text}; the highest of {len(greedy[0])} evaluations"
+        yield "best", f"{text}; chosen from {len(greedy[0])} evaluations"
         yield "last tenth", judged(float(np.mean([run.last(GREEDY) for run in runs])))
     elif loop.score_tag != GREEDY and greedy:
         yield "best", f"{text}; best greedy return {number_text(float(np.mean(greedy, 0).max()))}"
