@@ -168,20 +168,11 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     is_tunable = name in names_with(settings.proxy, "tunable")  # a setting of the search for a proxy
     if not (is_tunable or flag.section.startswith("hyperparameters") or name == "seed"):
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
-    if isinstance(entry, list):
-        entry = {"choice": entry}
-    kinds_of_type = ["choice"]
-    if flag.kind.item in (int, float) and not flag.kind.is_list:
-        ranges = [kind for kind in KINDS if kind != "choice"]
-        kinds_of_type += [kind for kind in ranges if flag.kind.item is float or kind.endswith("randint")]
-    kind, arguments = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else ("", None)
-    if kind not in kinds_of_type or not isinstance(arguments, list) or not arguments:
-        allowed = ", or ".join(f"{kind}: {KINDS[kind][0]}" for kind in kinds_of_type)
-        raise SettingError(f"{name} is {entry!r}; allowed: {allowed}")
+    kind, arguments = _kind_and_arguments(name, entry, flag)
     values: list[Any] = []
     count = 0
     if kind == "choice":
-        values = [read_value(flag, choice if isinstance(choice, list) else [choice]) for choice in arguments]
+        values = [_read_choice(name, choice, flag) for choice in arguments]
     else:
         *values, count = _read_range(name, kind, arguments)
     setting_values = [1 - value for value in values] if kind == "log1m" else values
@@ -192,6 +183,39 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     if kind == "logspace":
         kind = "loguniform"  # with a count
     return Dimension(name, kind, tuple(dict.fromkeys(values)), count)
+
+
+def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:
+    """Return the kind of a dimension (`KINDS`) and its arguments, such as ``("uniform", ["0", "1"])``, from the
+    ``entry`` of the setting ``name``. Numbers are texts, because files are read as text. Raises SettingError if the
+    entry has another form, or if the type of the setting does not allow the kind."""
+    if isinstance(entry, list):
+        entry = {"choice": entry}
+    ranges: list[str] = []  # the kinds of ranges for the type of this setting
+    if flag.kind.item in (int, float) and not flag.kind.is_list:
+        ranges = [kind for kind, (_, types) in KINDS.items() if types]  # all kinds except "choice"
+        if flag.kind.item is int:
+            ranges = [kind for kind in ranges if kind.endswith("randint")]
+    if not isinstance(entry, dict) or len(entry) != 1:
+        allowed = " or ".join(["a list of choices", *ranges])
+        raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
+    ((kind, arguments),) = entry.items()  # the only item
+    if kind not in ("choice", *ranges):
+        raise SettingError(f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}")
+    if not isinstance(arguments, list) or not arguments:
+        allowed, _ = KINDS[kind]
+        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {allowed}")
+    return kind, arguments
+
+
+def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
+    """Return the value of the setting ``name`` for a ``choice`` in a file: a text or, for a setting that is a list,
+    also a list of texts. Raises SettingError if it does not fit the setting."""
+    words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+    if not all(isinstance(word, str) for word in words):
+        expected = "list of values" if flag.kind.is_list else "single value"
+        raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
+    return read_value(flag, words)
 
 
 def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, float, int]:
