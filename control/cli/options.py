@@ -106,8 +106,8 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     from envs.names import games_with
 
     games = games_with(name.removeprefix("no_"))
-    if game and games:
-        base_name, _, _ = game.partition(",")
+    base_name, _, _ = game.partition(",")
+    if game and games and base_name not in games:
         problem = f"has no effect with gamename {base_name}; it is a parameter of {', '.join(games)}"
         return SettingError(f"{prefix}{name} {problem}")
     owners = [other for other in implementations() if name in flags(other, choices={"agent": RunConfig.agent})]

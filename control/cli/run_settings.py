@@ -355,8 +355,9 @@ class LearnConfig(Command):
     )
     teacher_steps: int | None = _learning(
         None,
-        f"largest number of steps of that agent's training; null is {TEACHER_STEPS:,}, or fewer in a slow environment: "
-        "as many as it makes in half an hour",
+        "largest number of steps of that agent's training, or of each of two PPO agents for continuous actions, the "
+        f"better of which is the teacher; null is {TEACHER_STEPS:,}, or fewer in a slow environment: as many as it "
+        "makes in half an hour",
         minimum=1000,
     )
     exam_agents: int = _learning(

@@ -22,7 +22,6 @@ from control.cli.progress import time_in_words
 from control.cli.settings import Settings
 from control.commands.learn_stages import (
     JUDGING_EPISODES,
-    PARTS,
     REAL_AGENTS,
     REQUIRED,
     REWARD,
@@ -176,10 +175,10 @@ def _run_stages(task: Task) -> bool:
         if failures.intersection(REQUIRED[name]):
             continue
         if name not in task.results:
+            task.stage, task.position = name, f"{number}/{len(names)}"
             starts = {"seconds": time.perf_counter(), "cpu_seconds": time.process_time()}
             for clock in starts:  # the time of finished parts of an interrupted command counts
                 starts[clock] -= sum(part[clock] for part in task.finished_parts.values())
-            task.stage = f"{number}/{len(names)} {name}"
             result = STAGES[name](task)
             result["seconds"] = round(time.perf_counter() - starts["seconds"], 2)
             result["cpu_seconds"] = round(time.process_time() - starts["cpu_seconds"], 2)
@@ -187,7 +186,7 @@ def _run_stages(task: Task) -> bool:
             task.results[name] = result
             content = {"settings": dataclasses.asdict(task.options), **task.results}
             run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
-            (task.folder / PARTS).unlink(missing_ok=True)
+            task.parts_path.unlink(missing_ok=True)
         if task.results[name].get("failed"):
             failures.add(name)
         if verbose:

@@ -76,7 +76,6 @@ _ENTROPY_BONUS = 0.01  # of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
-PARTS = "parts.json"  # results of the finished parts of the current stage, for ``--resume``
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 REAL_AGENTS = 4  # agents of the exam that train on the task itself
@@ -90,7 +89,8 @@ _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 @dataclass
 class Task:
     """A task to learn, with the settings of the command. ``results`` has the results of its stages by name. ``stage``
-    is the current stage as text, and ``verbose`` says whether to show its progress."""
+    is the name of the current stage, ``position`` is its number and the number of stages, such as ``2/4``, and
+    ``verbose`` says whether to show its progress."""
 
     settings: Settings
     folder: Path
@@ -98,6 +98,7 @@ class Task:
     results: dict[str, Any]
     verbose: bool
     stage: str = ""
+    position: str = ""
 
     def __post_init__(self) -> None:
         self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
@@ -107,12 +108,12 @@ class Task:
 
     def progress(self, work: str = "") -> contextlib.AbstractContextManager[Watch | None]:
         """Show the progress of the current stage or of a part, its ``work`` (`control.cli.progress.progress`)."""
-        return progress(f"{self.stage}, {work}" if work else self.stage, self.verbose)
+        text = f"{self.position} {self.stage}"
+        return progress(f"{text}, {work}" if work else text, self.verbose)
 
     def part(self, name: str, work: Callable[[Watch | None], dict[str, Any]]) -> dict[str, Any]:
         """Return the results of ``work``, a part of the current stage, and show its progress with ``name``. The file
-        `PARTS` keeps them, so that a resumed command does not repeat finished parts."""
-        path = self.folder / PARTS
+        `parts_path` keeps them, so that a resumed command does not repeat finished parts."""
         parts = self.finished_parts
         if name not in parts:
             started, cpu_started = time.perf_counter(), time.process_time()
@@ -120,14 +121,19 @@ class Task:
                 result = work(watch)
             times = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
             parts[name] = result | times
-            run_dir.atomic_write_text(path, json.dumps(parts))
+            run_dir.atomic_write_text(self.parts_path, json.dumps(parts))
         return parts[name]
+
+    @property
+    def parts_path(self) -> Path:
+        """The file with the results of the finished parts of the current stage. It is deleted after the stage."""
+        return self.folder / f"{self.stage}_parts.json"
 
     @property
     def finished_parts(self) -> dict[str, dict[str, Any]]:
         """The results of the finished parts of the current stage by name, also of an interrupted command."""
         try:
-            return dict(read_json(self.folder / PARTS))
+            return dict(read_json(self.parts_path))
         except (OSError, ValueError):  # without a valid file, all parts are made again
             return {}
 

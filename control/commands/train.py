@@ -154,7 +154,8 @@ def _length_text(settings: Settings) -> str:
     end_name = end_setting(settings.run.implementation)
     limits = {end_name: settings.value(end_name), "total_steps": settings.total_steps}
     if end_name == "epochs" and family(settings.run.implementation).learns_from == "steps" and settings.epochs:
-        limits = {"total_steps": settings.total_steps or settings.epochs * settings.schedule.steps_per_epoch}
+        steps = settings.epochs * settings.schedule.steps_per_epoch
+        limits = {"total_steps": min(steps, settings.total_steps or steps)}
     texts: list[str] = []
     for name, limit in limits.items():
         if limit is not None:
