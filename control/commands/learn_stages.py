@@ -274,53 +274,66 @@ def teacher_trainings(task: Task) -> dict[str, Settings]:
 def _train_teacher(task: Task) -> dict[str, Any]:
     """Make the trainings of `teacher_trainings`, and keep the checkpoint with the best returns in new episodes as
     `TEACHER`. The second training is left out if the first has reached the largest possible return."""
-    results: dict[str, dict[str, Any]] = {}
+    trainings: dict[str, dict[str, Any]] = {}
+    checkpoint_of: dict[str, Path] = {}  # training -> its best checkpoint
+    returns: dict[str, float] = {}  # training -> the mean return of this checkpoint
     for name, settings in teacher_trainings(task).items():
-        results[name] = task.part(name, functools.partial(_train_one_teacher, task, settings))
-        if task.spaces.max_return is not None and results[name]["mean"] >= task.spaces.max_return:
+        trainings[name] = task.part(name, functools.partial(_train_one_teacher, task, settings))
+        checkpoint_of[name], returns[name] = _best_checkpoint(task, trainings[name])
+        if task.spaces.max_return is not None and returns[name] >= task.spaces.max_return:
             break
-    best = max(results, key=lambda name: results[name]["mean"])
-    shutil.copyfile(task.folder / results[best]["checkpoint"], task.folder / TEACHER)
-    total = {name: sum(result[name] for result in results.values()) for name in ("real_steps", "max_steps")}
-    returns = {name: result["mean"] for name, result in results.items()} if len(results) > 1 else {}
-    return (
-        {name: results[best][name] for name in ("implementation", "run", "best_steps")} | total | {"returns": returns}
-    )
+    best = max(returns, key=lambda name: returns[name])
+    shutil.copyfile(checkpoint_of[best], task.folder / TEACHER)
+    return {
+        "implementation": trainings[best]["implementation"],
+        "run": trainings[best]["run"],
+        "best_steps": int(checkpoints.load(checkpoint_of[best]).run_state["env_steps"][0]),
+        "real_steps": sum(training["real_steps"] for training in trainings.values()),
+        "max_steps": sum(training["max_steps"] for training in trainings.values()),
+        "returns": returns if len(returns) > 1 else {},
+    }
 
 
 def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> dict[str, Any]:
-    """Train a teacher until its evaluations no longer improve, and return the path of the checkpoint with the best mean
-    return in new episodes, its step and this return. Continues an interrupted training."""
-    seed, experiment = task.settings.run.seed, settings.run.exp_name
+    """Train a teacher until its evaluations no longer improve, and return its folder and number of steps. Continues an
+    interrupted training."""
     settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
-    trains_to_end = False
-    if settings.run.implementation == "QLearning":
-        # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
-        trains_to_end = task.score("probe", "constant").error > 0 or _starts_vary(task)
+    trains_to_end = _trains_to_end(task, settings.run.implementation)
     # The number of evaluations without a better one, which ends the training.
     patience = num_evaluations if trains_to_end else math.ceil(_PATIENCE * num_evaluations)
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
-    folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / experiment)
+    board_folder = task.folder / settings.run.exp_name
+    folder, finished = train(settings, [callback], verbose=False, board_folder=board_folder)
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
-    names = ["best.ckpt", "last.ckpt"]
-    if trains_to_end:
-        names.reverse()  # of equal returns, those of the table with more training count
-    candidates = [folder / "checkpoints" / name for name in names]
-    returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
-    best = max(returns, key=lambda path: returns[path])
     return {
         "implementation": settings.run.implementation,
         "run": str(folder.relative_to(task.folder)),
-        "checkpoint": str(best.relative_to(task.folder)),
-        "mean": returns[best],
-        "best_steps": int(checkpoints.load(best).run_state["env_steps"][0]),
         "real_steps": int(Run(folder).metrics["env_steps"].max()),
         "max_steps": task.teacher_steps,
     }
+
+
+def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, float]:
+    """Return the better one of the checkpoints of a teacher's ``training``, by the mean return in new episodes, and
+    this return."""
+    names = ["best.ckpt", "last.ckpt"]
+    if _trains_to_end(task, training["implementation"]):
+        names.reverse()  # of equal returns, those of the table with more training count
+    candidates = [task.folder / training["run"] / "checkpoints" / name for name in names]
+    seed = task.settings.run.seed
+    returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
+    best = max(returns, key=lambda path: returns[path])
+    return best, returns[best]
+
+
+def _trains_to_end(task: Task, implementation: str) -> bool:
+    """Return whether a teacher is a table, and noise or several initial states, of which a few are in an evaluation,
+    hide that it still improves while its learning rate falls."""
+    return implementation == "QLearning" and (task.score("probe", "constant").error > 0 or _starts_vary(task))
 
 
 def _starts_vary(task: Task) -> bool:
