@@ -12,7 +12,7 @@ import pytest
 import fake_runs
 from control.reports.curves import Level, draw_curves, draw_levels, on_grid, smooth
 from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, rows
-from control.reports.plot import learning_curve, plot
+from control.reports.plot import figure_of, learning_curve, plot
 from control.reports.runs import find_groups, read_runs
 from fake_runs import Shown, is_png
 from models.settings import SettingError
@@ -194,6 +194,13 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     assert [text.get_text() for text in legend.get_texts()] == ["UDRL", "solved (Gymnasium)"]
     assert learning_curve(folder, FigureStyle(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
+
+
+def test_title_names_a_single_seed(logdir: Path) -> None:
+    first, second = write_run(logdir), write_run(logdir, seeds=(30, 31))
+    for folders, text in (([first], "seed 25"), ([second], "2 seeds"), ([first, second], "3 seeds")):
+        figure = figure_of(find_groups(folders))
+        assert figure.heading(figure.arms) == f"lunarlander, debug, UDRL, {text}"
 
 
 def test_figure_is_redrawn_from_its_json(logdir: Path, figures: list[Any], capsys: Shown) -> None:

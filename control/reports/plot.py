@@ -117,10 +117,13 @@ class Figure:
 
     def heading(self, arms: Sequence[Arm]) -> str:
         """Return the title of a page about some of the arms, such as ``2 environments, debug, 3-5 seeds``: the
-        environment or the number of environments, the names common to all arms, and the number of seeds."""
+        environment or the number of environments, the names common to all arms, and the number of seeds. A single seed
+        is named: ``cartpole, debug, PPO, seed 25``."""
         games = {arm.game for arm in arms}
         environments = f"{len(games)} environments" if len(games) > 1 else games.pop()
-        texts = [environments, self.title, seeds_text([arm.seeds for arm in arms])]
+        seeds = [seed for group in self.summary.values() for seed in group["seeds"]]
+        seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else seeds_text([arm.seeds for arm in arms])
+        texts = [environments, self.title, seed_text]
         return ", ".join(text for text in texts if text)
 
 
