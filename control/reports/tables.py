@@ -28,8 +28,9 @@ class Table:
     def of_rows(cls, rows: Sequence[Mapping[str, str]], caption: str = "") -> "Table":
         """Return a table of ``rows`` that map headings to texts. ``-`` is an empty cell, and empty columns are left
         out."""
-        names = dict.fromkeys(name for row in rows for name, text in row.items() if text != "-")
-        return cls([[*names], *([row.get(name, "-") for name in names] for row in rows)], caption)
+        headings = dict.fromkeys(name for row in rows for name in row)  # in the order of the rows' keys
+        names = [name for name in headings if any(row.get(name, "-") != "-" for row in rows)]
+        return cls([names, *([row.get(name, "-") for name in names] for row in rows)], caption)
 
     @property
     def numeric(self) -> list[bool]:
