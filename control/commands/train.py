@@ -335,9 +335,10 @@ def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str
     text = f"{loop.score_name} {judged(module.best)}"
     if loop.score_tag == GREEDY and greedy and len(greedy[0]) > 1:
         yield "best", f"{text}; chosen from {len(greedy[0])} evaluations"
-        yield "last tenth", judged(float(np.mean([run.last(GREEDY) for run in runs])))
+        yield "last tenth", judged(float(np.nanmean([run.last(GREEDY) for run in runs])))
     elif loop.score_tag != GREEDY and greedy:
-        yield "best", f"{text}; best greedy return {number_text(float(np.mean(greedy, 0).max()))}"
+        best_greedy = float(np.mean([values.max() for values in greedy]))
+        yield "best", f"{text}; best greedy return {number_text(best_greedy)}"
     else:
         yield "best", text
 
