@@ -5,14 +5,18 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import trainer
+from control.commands.train import _score_lines
 from control.films.encoding import mp4
-from control.reports.tables import number_text, percent_text, with_margin
+from control.reports.runs import Run, read_runs
+from control.reports.tables import Table, number_text, percent_text, with_margin
+from control.storage import checkpoints
 from control.storage.versions import read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
@@ -151,7 +155,8 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
 @pytest.mark.draws
 def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys: Shown, brief: None) -> None:
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=4, time_limit=9, lr=2e-3)
-    assert "the best agent, greedy: one episode, return 9" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the best agent, greedy: one episode, return 9" in printed
     assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif", "final.txt"}
     assert trainer.main(["--report", str(folder)]) == 0
     page = Page(folder / "report.html")
@@ -160,6 +165,10 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
     lead = r"Not solved \(475 or more\): UDRL returns (\d+\.\d) at the end of training\."
     (result,) = re.findall(lead, page.text)
     assert f" {result} (" in page.text
+    run_state = checkpoints.load(folder).run_state
+    score = f"{number_text(run_state['best'])}, not solved (475 or more)"
+    assert f"best.ckpt has the agent of epoch {run_state['epoch']}: mean greedy return {score}." in page.text
+    assert f"mean greedy return {score}" in re.sub(r"\s+", " ", printed)
     assert "The trained agent: seed 25, one episode, return 9" in page.text
     changed_settings = page.text.partition("Not the default")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
@@ -187,7 +196,7 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     iqm, low, high = (scores["report"][name] for name in ("iqm", "iqm_low", "iqm_high"))
     assert f" {iqm:.1f} [{low:.1f}, {high:.1f}] " in page.text
     sentence = scores["verdict"]["sentence"].removeprefix("Not solved. ")
-    assert f"{lead} {sentence} " in page.text
+    assert f"{lead} {sentence} " in page.text and "Held-out:" not in page.text
     assert "last tenth of the generations" in page.text
     assert '<p class="conclusion bad">' in page.source
     assert re.search(r"1 seed, [\d,]+ steps of all agents, [\d,]+ real steps", page.text)
@@ -215,7 +224,49 @@ def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> Non
         write_run(logdir, name, numbers(50.0 * number), epochs=10)  # the last is 50 * number + 10 + 25 + 1
     text = make_page(logdir, out=tmp_path / "page.html").text
     assert "Solved (200 or more): UDRL returns 236.0 at the end of training; first solved at step 1,000. Not" in text
-    assert " SAC returns " in text and " PPO returns " not in text
+    assert " SAC returns " in text and " PPO returns " not in text and " Solved by 1 of 5 groups. " in text
+
+
+def test_sentence_has_the_step_at_which_all_seeds_have_solved(logdir: Path, tmp_path: Path) -> None:
+    def row(epoch: int, seed: int) -> dict[str, float]:
+        return {"eval/return_greedy": 190.0 if seed == 27 else 240.0}
+
+    write_run(logdir, "PPO", row, seeds=(25, 26, 27))
+    text = make_page(logdir, out=tmp_path / "page.html").text
+    assert "PPO returns 223.3 at the end of training, the mean of 3 seeds. " in text  # seed 27 has not
+    assert "3 seeds, 40,000 steps, experiment debug" in text  # an earlier version logged no time
+
+
+def test_page_has_no_time_if_a_run_lacks_it_at_first(logdir: Path, tmp_path: Path) -> None:
+    """A run of an earlier version that was resumed has the time since then alone."""
+
+    def row(epoch: int, seed: int) -> dict[str, float]:
+        return {"eval/return_greedy": 7.0} | ({"time/elapsed": epoch} if epoch > 20 else {})
+
+    write_run(logdir, "PPO", row)
+    assert " of training and tests" not in make_page(logdir, out=tmp_path / "page.html").text
+
+
+@pytest.mark.parametrize("tag", ["eval/return_greedy", "rollout/return_running_mean"])
+def test_score_lines_of_seeds_with_different_numbers_of_evaluations(logdir: Path, tag: str) -> None:
+    def row(epoch: int, seed: int) -> dict[str, float]:
+        return {"eval/return_greedy": seed + epoch} if seed == 20 or epoch == 1 else {}
+
+    runs = read_runs(write_run(logdir, "BPG", row, seeds=(20, 30), epochs=10) / "metrics.csv")
+    runs.append(Run(40, runs[0].source, {"epoch": runs[0].columns["epoch"]}))  # without evaluations
+    loop = SimpleNamespace(score_tag=tag, score_name="score")
+    agents: Any = SimpleNamespace(loop=loop, best=3.0, settings=SimpleNamespace(run=SimpleNamespace(gamename="cliff")))
+    expected = {
+        "eval/return_greedy": ("last tenth", "30.5"),
+        "rollout/return_running_mean": ("best", "greedy return 30.5"),
+    }
+    name, text = expected[tag]  # (30 + 31) / 2
+    assert dict(_score_lines(agents, runs))[name].endswith(text)
+
+
+def test_columns_are_in_the_order_of_the_rows_keys() -> None:
+    table = Table.of_rows([{"run": "DDQN", "IQM": "-", "steps": "9"}, {"run": "PPO", "IQM": "7", "steps": "9"}])
+    assert table.rows[0] == ["run", "IQM", "steps"]
 
 
 def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     if group.is_search:
         steps += f" of all agents, {group.real_steps} real steps"
     *_, experiment = group.names[:2]  # of (game, experiment, implementation); a copied folder has only its name
-    return f"{seeds}, {steps}, {group.duration} of training and tests, experiment {experiment}"
+    time = "" if group.duration == "-" else f" {group.duration} of training and tests,"
+    return f"{seeds}, {steps},{time} experiment {experiment}"
 
 
 def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
@@ -121,6 +122,11 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     judged.sort(key=lambda group: group.result["mean"], reverse=True)
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
+    if len(judged) > _MAX_NAMED and verdicts != {""}:
+        num_solved = sum(group.verdict == "solved" for group in judged)
+        sentences.append(f"Solved by {num_solved} of {len(judged)} groups.")
+    if len(groups) == 1 and judged[0].checkpoint_sentence:
+        sentences.append(judged[0].checkpoint_sentence)
     some_searches_failed = False
     for group in judged:
         for folder in group.folders:
@@ -146,11 +152,14 @@ def _learn_pages(folders: Iterable[RunFolder], target: Path) -> list[str]:
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     """Return sentences that explain the numbers in the tables of results."""
-    shown_tags = [tag for group in groups for tag in (group.tag, *group.summary["over_seeds"]) if tag]
+    shown_tags = [tag for group in groups for tag in group.summary["over_seeds"]]
+    if len(groups) > 1:  # the table of results has the tag of each result
+        shown_tags = [group.tag for group in groups if group.tag] + shown_tags
     notes = []
     for name in dict.fromkeys(shown_tags):  # each once
         explanation = tags.explanations().get(name, tags.TAGS[name].title)
-        notes.append(f"{tags.TAGS[name].short.capitalize()}: {explanation[0].lower()}{explanation[1:]}")
+        sentence = f"{explanation[0].lower()}{explanation[1:]}".removesuffix(".")  # titles have no full stop
+        notes.append(f"{tags.TAGS[name].short.capitalize()}: {sentence}.")
     if any(group.solved_at(group.runs) != "-" for group in groups):
         notes.append("Solved at step: of the first evaluation with a return that counts as solved.")
     period = "generations" if all(group.is_search for group in groups) else "epochs"

@@ -238,13 +238,36 @@ class ReportGroup(Group):
         elif is_episode_return(self.tag) and not self.is_search:
             result = f"{self.label} returns {end} at the end of training"
             result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
-            result += f"; first solved at step {self.solved_at(self.runs)}" if self.verdict == "solved" else ""
+            steps = self._solved_steps(self.runs)
+            if self.verdict == "solved" and len(steps) == len(self.runs):
+                result += f"; first solved at step {range_text(steps)}"
         else:
             title = tags.TAGS[self.tag].title
             result = f"{title[0].lower()}{title[1:]} of {self.label} at the end: {end}"
         if self.verdict:
             result = f"{self.verdict} ({self.solved:g} or more): {result}"
         return f"{result[0].upper()}{result[1:]}."
+
+    @cached_property
+    def checkpoint_sentence(self) -> str:
+        """The epoch and the score of the agent in best.ckpt, as the terminal prints it. Empty without this file, and
+        for searches, several runs, and agents that are chosen by their returns in training."""
+        folder = self.folders[0]
+        file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
+        if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
+            return ""
+        if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes
+            return ""
+        from control.storage import checkpoints  # imports torch, which other pages do not need
+
+        try:
+            run_state = checkpoints.load(file).run_state
+        except UserError:  # the file is damaged
+            return ""
+        score = run_state["best"]
+        verdict = "" if self.solved is None else f", {tables.solved_verdict(score, self.solved)}"
+        epoch = f"{run_state['epoch']:,}"
+        return f"best.ckpt has the agent of epoch {epoch}: mean greedy return {number_text(score)}{verdict}."
 
     @property
     def unfinished(self) -> list[str]:
@@ -260,23 +283,32 @@ class ReportGroup(Group):
 
     @property
     def duration(self) -> str:
-        """Time of training and tests of all runs together, as text; ``-`` if it was not logged."""
+        """Time of training and tests of all runs together, as text; ``-`` if an epoch lacks it, as epochs of earlier
+        versions do."""
         # Seeds in one folder train side by side, and have the same times.
-        runs = {run.source: run for run in self.runs if run.has(ELAPSED)}.values()
-        return time_in_words(sum(run.best(ELAPSED) for run in runs)) if runs else "-"
+        runs = {run.source: run for run in self.runs}.values()
+        if any(len(run.points(ELAPSED)[1]) < len(run.columns["epoch"]) for run in runs):
+            return "-"
+        return time_in_words(sum(run.best(ELAPSED) for run in runs))
 
     def solved_at(self, runs: Sequence[Run]) -> str:
         """Return the steps of the first evaluations that solve the environment as text, such as ``20,160``. If several
         of ``runs`` have one, it is ``20,160 to 30,240``, or ``2 of 3: 20,160 to 30,240`` if one has none. It is ``-``
         if none has one, and for searches."""
+        steps = self._solved_steps(runs)
+        if not steps:
+            return "-"
+        return range_text(steps) if len(steps) == len(runs) else f"{len(steps)} of {len(runs)}: {range_text(steps)}"
+
+    def _solved_steps(self, runs: Sequence[Run]) -> list[int]:
+        """Return the steps of the first evaluations that solve the environment, without ``runs`` that have none. Empty
+        for searches."""
         steps: list[int] = []
         if self.solved is not None and not self.is_search:
             for run in runs:
                 env_steps, values = run.points(self.tag, "env_steps")
                 steps += env_steps[values >= self.solved][:1].astype(int).tolist()
-        if not steps:
-            return "-"
-        return range_text(steps) if len(steps) == len(runs) else f"{len(steps)} of {len(runs)}: {range_text(steps)}"
+        return steps
 
     @property
     def steps(self) -> str:
