@@ -32,7 +32,7 @@ __all__ = [
 
 _BANDITS = (
     "CartPole Acrobot Pendulum MountainCarContinuous LunarLander LunarLanderContinuous FrozenLake8x8 Taxi MountainCar "
-    "Swimmer Hopper HalfCheetah BipedalWalker"
+    "Swimmer Hopper HalfCheetah BipedalWalker Walker2d"
 ).split()
 # Part of an id -> name of a shipped proxy.
 _SHIPPED = {

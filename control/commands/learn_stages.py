@@ -69,8 +69,8 @@ _TEACHERS: dict[str, dict[str, Any]] = {
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
     "SAC": {"hidden_sizes": (128, 128), "batch_size": 128},  # a sixth of the time of 256, and HalfCheetah runs as fast
 }
-# Discount of a second PPO teacher if actions are continuous. It walks in Hopper and Walker2d, where the first one often
-# stands still. In Swimmer only the first one swims far. The better one is kept.
+# Discount of a second PPO teacher if actions are continuous. It runs in Hopper, where the first one stands still. In
+# Swimmer only the first one swims far. The better one is kept.
 _SECOND_DISCOUNT = 0.99
 _ENTROPY_BONUS = 0.01  # of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
