@@ -118,9 +118,9 @@ def _settings_from_words(
             _print_translations(typed_words, renamed, flag_words)
         changed: dict[str, list[str]] = {}
         if _is_set("eval_agent", flag_words):
-            known = valid_flags.keys() | {f"no_{name}" for name in valid_flags}
-            changed = {name: [*map(as_word, words)] for name, words in flag_words.items() if name not in known}
-            flag_words = {name: words for name, words in flag_words.items() if name in known}
+            valid_names = valid_flags.keys() | {f"no_{name}" for name in valid_flags}
+            changed = {name: [*map(as_word, words)] for name, words in flag_words.items() if name not in valid_names}
+            flag_words = {name: words for name, words in flag_words.items() if name in valid_names}
             defaults = dataclasses.replace(defaults, changed=changed)
         file_words = {name: words for name, words in file_words.items() if name not in flag_words}
         file_values, file_errors = _read(file_words, defaults, valid_flags, f"{file}: ")
@@ -328,7 +328,7 @@ def _build_settings(
     if isinstance(subcommand, EvaluateConfig):  # the checkpoint has the settings of the agent
         settings = dataclasses.replace(defaults, subcommand=subcommand).with_values(values)
     else:
-        # All values are known now, on some of which the defaults of a search depend, such as ``start_from``.
+        # ``defaults`` are for a part of the values. Defaults of a search also depend on others, such as ``start_from``.
         settings = settings_with(defaults_for(values), values)
     check_together(settings, typed_flags, valid_flags)
     return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))

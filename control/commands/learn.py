@@ -176,12 +176,12 @@ def _run_stages(task: Task) -> bool:
             continue
         if name not in task.results:
             task.stage, task.position = name, f"{number}/{len(names)}"
-            starts = {"seconds": time.perf_counter(), "cpu_seconds": time.process_time()}
-            for clock in starts:  # the time of finished parts of an interrupted command counts
-                starts[clock] -= sum(part[clock] for part in task.finished_parts.values())
+            earlier_parts = task.finished_parts.values()  # of an interrupted command, whose time counts too
+            started, cpu_started = time.perf_counter(), time.process_time()
             result = STAGES[name](task)
-            result["seconds"] = round(time.perf_counter() - starts["seconds"], 2)
-            result["cpu_seconds"] = round(time.process_time() - starts["cpu_seconds"], 2)
+            seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+            result["seconds"] = round(seconds + sum(part["seconds"] for part in earlier_parts), 2)
+            result["cpu_seconds"] = round(cpu_seconds + sum(part["cpu_seconds"] for part in earlier_parts), 2)
             result["text"] = "; ".join(stage_texts(name, result))
             task.results[name] = result
             content = {"settings": dataclasses.asdict(task.options), **task.results}

@@ -12,7 +12,7 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,8 @@ _TEACHERS: dict[str, dict[str, Any]] = {
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
     "SAC": {"hidden_sizes": (128, 128), "batch_size": 128},  # a sixth of the time of 256, and HalfCheetah runs as fast
 }
-# Discount of a second PPO teacher if actions are continuous. It runs in Hopper, where the first one stands still. In
-# Swimmer only the first one swims far. The better one is kept.
+# Discount of a second PPO teacher if actions are continuous, of which the better one is kept. On Hopper only the second
+# one learns to run, on Swimmer only the first one swims far.
 _SECOND_DISCOUNT = 0.99
 _ENTROPY_BONUS = 0.01  # of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
@@ -134,7 +134,7 @@ class Task:
         """The results of the finished parts of the current stage by name, also of an interrupted command."""
         try:
             return dict(read_json(self.parts_path))
-        except (OSError, ValueError):  # without a valid file, all parts are made again
+        except (OSError, ValueError):  # there is no valid file, so repeat all parts
             return {}
 
     @property
@@ -300,7 +300,10 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
     settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
-    trains_to_end = _trains_to_end(task, settings.run.implementation)
+    trains_to_end = False
+    if settings.run.implementation == "QLearning":
+        # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
+        trains_to_end = task.score("probe", "constant").error > 0 or _starts_vary(task)
     # The number of evaluations without a better one, which ends the training.
     patience = num_evaluations if trains_to_end else math.ceil(_PATIENCE * num_evaluations)
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
@@ -314,6 +317,7 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
         "run": str(folder.relative_to(task.folder)),
         "real_steps": int(Run(folder).metrics["env_steps"].max()),
         "max_steps": task.teacher_steps,
+        "trains_to_end": trains_to_end,
     }
 
 
@@ -321,19 +325,13 @@ def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, flo
     """Return the better one of the checkpoints of a teacher's ``training``, by the mean return in new episodes, and
     this return."""
     names = ["best.ckpt", "last.ckpt"]
-    if _trains_to_end(task, training["implementation"]):
-        names.reverse()  # of equal returns, those of the table with more training count
+    if training["trains_to_end"]:
+        names.reverse()  # if returns are equal, prefer the table with more training
     candidates = [task.folder / training["run"] / "checkpoints" / name for name in names]
     seed = task.settings.run.seed
     returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
     best = max(returns, key=lambda path: returns[path])
     return best, returns[best]
-
-
-def _trains_to_end(task: Task, implementation: str) -> bool:
-    """Return whether a teacher is a table, and noise or several initial states, of which a few are in an evaluation,
-    hide that it still improves while its learning rate falls."""
-    return implementation == "QLearning" and (task.score("probe", "constant").error > 0 or _starts_vary(task))
 
 
 def _starts_vary(task: Task) -> bool:
@@ -399,27 +397,27 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
     task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. The
     stage fails if the verdict about the agents on the bandit is a failure."""
     proxy = files.load(task.folder / BANDIT)
-    agents: dict[str, Score] = {}  # implementation -> score of the agents on the bandit
-    real: dict[str, Score] = {}  # implementation -> score of the agents on the task
-    real_steps = 0
-    for implementations, place, scores in (
-        (learners(task.spaces), "bandit", agents),
-        (learners_on_task(task), "task", real),
-    ):
-        for name in implementations:
-            train_and_test = functools.partial(_train_and_test, task, proxy, name, place == "task")
-            result = task.part(f"{name} on the {place}", train_and_test)
-            scores[name] = Score(**result["score"])
-            real_steps += result["real_steps"]
+
+    def results_of(names: Sequence[str], on_task: bool) -> dict[str, dict[str, Any]]:
+        """Return implementation -> results of fresh agents, which train on the task itself or on the bandit."""
+        place = "task" if on_task else "bandit"
+        return {
+            name: task.part(f"{name} on the {place}", functools.partial(_train_and_test, task, proxy, name, on_task))
+            for name in names
+        }
+
+    bandit_results = results_of(learners(task.spaces), on_task=False)
+    task_results = results_of(learners_on_task(task), on_task=True)
+    agents = {name: Score(**result["score"]) for name, result in bandit_results.items()}
     teacher_score = task.score("teacher", "score")
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     return {
-        "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
-        "real": {name: dataclasses.asdict(score) for name, score in real.items()},
+        "agents": {name: result["score"] for name, result in bandit_results.items()},
+        "real": {name: result["score"] for name, result in task_results.items()},
         "steps": proxy.config.steps_in_use,
-        "real_steps": real_steps,
+        "real_steps": sum(result["real_steps"] for result in task_results.values()),
         "failed": not verdict["passed"],
         "verdict": verdict,
     }

@@ -2,7 +2,6 @@
 template is ``page.html.j2``.
 """
 
-import itertools
 import os
 import shlex
 import tempfile
@@ -206,8 +205,9 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
     seed_tables = []
     for group in groups:
         header, *rows = tables.seed_table(group.summary).rows
-        solved_at = itertools.chain((group.solved_at([run]) for run in group.runs), itertools.repeat("-"))
-        cells = [dict(zip(header, row, strict=True), **{"solved at step": next(solved_at)}) for row in rows]
+        cells = [dict(zip(header, row, strict=True)) for row in rows]
+        for seed_cells, run in zip(cells, group.runs, strict=False):  # the last rows are statistics of all seeds
+            seed_cells["solved at step"] = group.solved_at([run])
         caption = "Returns of the seeds" if len(groups) == 1 else f"Returns of the seeds of {group.label}"
         seed_tables.append(Table.of_rows(cells, caption))
     return seed_tables
