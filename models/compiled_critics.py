@@ -46,6 +46,7 @@ class ActorCritic(NamedTuple):
     loss: Array  # [M]
 
 
+# Scratch memory of one member, whose fields `make_work` describes.
 Work = namedtuple(
     "Work",
     "scratch continuous_action actor critic1 critic2 actor_grad grad td_target sample std log_prob probs action_probs",

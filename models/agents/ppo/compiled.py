@@ -65,6 +65,7 @@ class Members(NamedTuple):
     normalize_advantage: bool
 
 
+# Scratch memory of one member, whose fields `make_work` describes.
 Work = namedtuple(
     "Work",
     "scratch continuous_action actor critic value next_value log_prob advantage returns minibatch minibatch_advantage "

@@ -49,6 +49,7 @@ class Members(NamedTuple):
     init_episodes: int  # finished episodes before the first update
 
 
+# Scratch memory of one member, whose fields `make_work` describes.
 Work = namedtuple("Work", "continuous_action cell_indices entries next_cells reward discount done")
 
 

@@ -20,6 +20,7 @@ remember, make_work, make_player = critics.remember, critics.make_work, critics.
 Player, decide = nets.Player, nets.decide
 
 
+# `ActorCritic` with the settings that only this agent has.
 Members: Any = namedtuple(  # type: ignore[misc]
     "Members", [*ActorCritic._fields, "action_std", "policy_std", "policy_std_clip", "policy_delay"]
 )
