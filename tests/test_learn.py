@@ -160,11 +160,11 @@ def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(learn_stages, "learners", lambda spaces: ("QLearning", "SARSA"))
     train_and_test, parts = learn_stages._train_and_test, list[str]()
 
-    def interrupted(task: learn_stages.Task, proxy: Any, name: str, on_task: bool, watch: None) -> dict[str, Any]:
+    def interrupted(task: Any, proxy: Any, name: str, steps: int, on_task: bool, watch: None) -> dict[str, Any]:
         parts.append(f"{name} on the {'task' if on_task else 'bandit'}")
         if len(parts) == 2:
             raise KeyboardInterrupt
-        return train_and_test(task, proxy, name, on_task, watch)
+        return train_and_test(task, proxy, name, steps, on_task, watch)
 
     monkeypatch.setattr(learn_stages, "_train_and_test", interrupted)
     words = ("test_learn:Corridor-v0", "right", "--only", "exam")
@@ -179,6 +179,38 @@ def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: py
     uninterrupted = json.loads((folder / learn.RESULTS).read_text())["exam"]
     results = [{name: exam[name] for name in ("agents", "real", "real_steps")} for exam in (resumed, uninterrupted)]
     assert status == 0 and results[0] == results[1]
+
+
+@pytest.mark.usefixtures("short_stages")
+def test_agents_that_learn_too_little_on_a_good_clone_train_again_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returns = {("DDQN", 1): 0.5, ("DDQN", 4): 1.0, ("PPO", 1): 0.7, ("PPO", 4): 0.6, ("QLearning", 1): 1.0}
+    trainings = list[tuple[str, int]]()
+
+    def train_and_test(
+        task: Any, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: None
+    ) -> dict[str, Any]:
+        trainings.append((name, steps // proxy.config.inner_steps))
+        score = learn_stages.Score(returns[trainings[-1]], 0.0, returns[trainings[-1]], None, 2)
+        return {"score": asdict(score), "real_steps": 0}
+
+    monkeypatch.setattr(learn_stages, "_train_and_test", train_and_test)
+    monkeypatch.setattr(learn_stages, "learners_on_task", lambda task: ())
+    command = ["--learn", "test_learn:Corridor-v0", "--teacher", "test_learn:right", "--only", "exam"]
+    assert trainer.main([*command, "--logdir", str(tmp_path)]) == 0
+    (folder,) = tmp_path.glob("*/debug/learned/seed_25/version_0")
+    exam = learn.Learned(folder, True).results["exam"]
+    assert trainings == [("DDQN", 1), ("PPO", 1), ("QLearning", 1), ("DDQN", 4), ("PPO", 4)]
+    assert {name: score["mean"] for name, score in exam["agents"].items()} == {
+        "DDQN": 1.0,
+        "PPO": 0.7,
+        "QLearning": 1.0,
+    }
+    bandit = files.load(folder / learn.BANDIT)
+    assert exam["more_steps"] == {"DDQN": bandit.config.steps_in_use}
+    assert bandit.config.steps_in_use == bandit.description["settings"]["deploy_steps"] == 4 * exam["steps"]
+    assert f"DDQN learned more in {4 * exam['steps']:,} steps than in" in (folder / "page.html").read_text()
 
 
 @pytest.mark.usefixtures("short_stages")

@@ -364,7 +364,10 @@ class LearnConfig(Command):
         8, "fresh agents of each kind that train on the learned environment", minimum=2, maximum=4096
     )
     exam_steps: int | None = _learning(
-        None, "training steps of each of these agents; null is the default of the preset clone", minimum=1
+        None,
+        "training steps of each of these agents; null is the default of the preset clone, and four times as many for "
+        "kinds of agents that learn too little in them",
+        minimum=1,
     )
     race_agents: int = _learning(5, "agents that train with each of the two rewards", minimum=1, maximum=4096)
     race_steps: int | None = _learning(

@@ -12,7 +12,7 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,8 @@ _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluatio
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
+# If agents come less far on the way from random play to the teacher, others train for so many times as many steps.
+_GOOD_AGENTS, _MORE_STEPS = 0.95, 4
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
@@ -394,39 +396,61 @@ def _make_reward(task: Task) -> dict[str, Any]:
 
 def _test_fresh_agents(task: Task) -> dict[str, Any]:
     """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
-    task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. The
-    stage fails if the verdict about the agents on the bandit is a failure."""
+    task. If agents of an implementation learn too little from a good clone (`_GOOD_AGENTS`), others train for
+    `_MORE_STEPS` times as many steps, unless the user has chosen the steps, and the better result counts. For
+    comparison, a few agents train on the task itself, with the default settings for it. The stage fails if the verdict
+    about the agents on the bandit is a failure."""
     proxy = files.load(task.folder / BANDIT)
+    base_steps, long_steps = proxy.config.inner_steps, _MORE_STEPS * proxy.config.inner_steps
 
-    def results_of(names: Sequence[str], on_task: bool) -> dict[str, dict[str, Any]]:
+    def results_of(names: Iterable[str], steps: int, on_task: bool) -> dict[str, dict[str, Any]]:
         """Return implementation -> results of fresh agents, which train on the task itself or on the bandit."""
-        place = "task" if on_task else "bandit"
+        part = f"on the {'task' if on_task else 'bandit'}, {steps:,} steps"
         return {
-            name: task.part(f"{name} on the {place}", functools.partial(_train_and_test, task, proxy, name, on_task))
+            name: task.part(f"{name} {part}", functools.partial(_train_and_test, task, proxy, name, steps, on_task))
             for name in names
         }
 
-    bandit_results = results_of(learners(task.spaces), on_task=False)
-    task_results = results_of(learners_on_task(task), on_task=True)
-    agents = {name: Score(**result["score"]) for name, result in bandit_results.items()}
-    teacher_score = task.score("teacher", "score")
+    results = results_of(learners(task.spaces), base_steps, on_task=False)
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
+    more_steps: dict[str, int] = {}  # implementation -> steps of agents that learned more in them
+    if is_good_clone and task.options.exam_steps is None:
+        names = [name for name in results if task.fraction(Score(**results[name]["score"])) < _GOOD_AGENTS]
+        for name, result in results_of(names, long_steps, on_task=False).items():
+            if result["score"]["mean"] > results[name]["score"]["mean"]:
+                results[name], more_steps[name] = result, long_steps
+        if more_steps:
+            _write_deploy_steps(proxy, long_steps)
+    scores = {name: Score(**result["score"]) for name, result in results.items()}
+    task_results = results_of(learners_on_task(task), base_steps, on_task=True)
+    teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
-    verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
+    verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in scores.items()})
     return {
-        "agents": {name: result["score"] for name, result in bandit_results.items()},
+        "agents": {name: result["score"] for name, result in results.items()},
         "real": {name: result["score"] for name, result in task_results.items()},
-        "steps": proxy.config.steps_in_use,
+        "steps": base_steps,
+        "more_steps": more_steps,
         "real_steps": sum(result["real_steps"] for result in task_results.values()),
         "failed": not verdict["passed"],
         "verdict": verdict,
     }
 
 
-def _train_and_test(task: Task, proxy: files.Proxy, name: str, on_task: bool, watch: Watch | None) -> dict[str, Any]:
-    """Train fresh agents of implementation ``name`` on the proxy or, with ``on_task``, on the task itself. Return their
-    score on the task, and the steps of their training on it."""
-    loop = _inner_loop(task, proxy, name, on_task, test_episodes=_EXAM_EPISODES)
+def _write_deploy_steps(proxy: files.Proxy, steps: int) -> None:
+    """Write to the file of the proxy that its agents train for ``steps`` steps."""
+    config = dataclasses.replace(proxy.config, deploy_steps=steps)
+    description = {**proxy.description, "settings": proxy.description["settings"] | {"deploy_steps": steps}}
+    options = {"config": config, "spaces": proxy.spaces, "game": proxy.game, "description": description}
+    files.save(proxy.path, proxy.parameters, **options)
+
+
+def _train_and_test(
+    task: Task, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: Watch | None
+) -> dict[str, Any]:
+    """Train fresh agents of implementation ``name`` for ``steps`` steps on the proxy or, with ``on_task``, on the task
+    itself. Return their score on the task, and the steps of their training on it."""
+    loop = _inner_loop(task, proxy, name, on_task, inner_steps=steps, test_episodes=_EXAM_EPISODES)
     if on_task:
         seeds = fresh_seeds(task.seed, f"exam of {name} on the task", REAL_AGENTS)
         proxies = None

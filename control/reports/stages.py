@@ -57,6 +57,9 @@ def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
     """Return sentences about the exam: how far its agents came that trained on the task itself, and what the bandit
     cost in steps of the task."""
     exam, sentences = results["exam"], []
+    if names := list(exam.get("more_steps", ())):  # results of earlier versions have none
+        steps = max(exam["more_steps"].values())
+        sentences.append(f"{' and '.join(names)} learned more in {steps:,} steps than in {exam['steps']:,}.")
     steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
     cost = f"Teacher and bandit took {steps:,} steps of the task"
     if "real_steps" not in results["teacher"]:  # the steps of a teacher that the user provided are unknown
