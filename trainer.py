@@ -68,7 +68,7 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
     :param settings: Any of the settings of ``--learn`` by name, such as ``teacher_steps=100_000``.
     :return: The results, and the folder with the files.
     """
-    learn_settings = config.settings_from(learn=gamename, gamename=gamename, **settings)
+    learn_settings = config.settings_from(learn=gamename, **settings)
     from control.commands.learn import learn_in_folder
     from control.loops.process import configure_process
 

@@ -81,7 +81,9 @@ def _settings_from_words(
 
         file_words = read_config(file)
     aliases: dict[str, str] = {}  # setting -> the name that the user typed, for messages
-    if _is_set("learn", flag_words) and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
+    if _is_set("learn", flag_words):  # ``--learn GAME`` names the environment
+        if "gamename" in flag_words:
+            raise SettingError("gamename and learn are one setting; give learn", "gamename")
         flag_words = {**flag_words, "gamename": flag_words["learn"]}
         aliases["gamename"] = "learn"
     try:
