@@ -54,6 +54,13 @@ def load_run_state(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("curves")
+def test_a_learning_curve_has_at_least_two_epochs(logdir: Path) -> None:
+    folder = trained(logdir, implementation="DDQN", epochs=1)
+    assert not (folder / "curve.png").exists()
+    assert trained(logdir, "--resume", implementation="DDQN", epochs=2) == folder and (folder / "curve.png").exists()
+
+
+@pytest.mark.usefixtures("curves")
 @pytest.mark.parametrize("name", METRICS)
 def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) -> None:
     columns = COMMON | METRICS[name]

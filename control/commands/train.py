@@ -372,7 +372,7 @@ def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
         return
     assert isinstance(module, AgentModule)
     run = module.settings.run
-    if (folder / "metrics.csv").exists():
+    if module.epoch > 1 and (folder / "metrics.csv").exists():  # the curve of one epoch is a point
         announce(module, "drawing the learning curve")
         yield from draw_curve(module, folder)
     if module.is_over():
