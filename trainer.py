@@ -4,7 +4,7 @@ Python.
 
     import trainer
 
-    run = trainer.train(implementation="CPG", gamename="cartpole", max_episodes=640)
+    run = trainer.train(implementation="PPO", gamename="cartpole", total_steps=50_000)
     print(run.metrics["eval/return_greedy"][-1], run.evaluate(episodes=20).mean)
 
 Keyword arguments are the flags of the command. A wrong one raises `models.settings.SettingError`.
