@@ -49,7 +49,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
         self._space: Box = first.observation_space  # type: ignore[assignment]
-        self._action_space = first.action_space
+        self._action_space: Any = first.action_space
+        wrapper: Any = first
+        while isinstance(wrapper, gym.Wrapper) and not isinstance(wrapper, wrappers.FlatAction):
+            wrapper = wrapper.env
+        # The wrapper that numbers combinations of actions with several parts, None without it.
+        self._combinations = wrapper if isinstance(wrapper, wrappers.FlatAction) else None
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
@@ -58,6 +63,20 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     def bounds(self) -> tuple[Tensor, Tensor]:
         """The lowest and the highest observation ``[*O]`` that the environment states."""
         return torch.tensor(self._space.low).float(), torch.tensor(self._space.high).float()
+
+    def action_text(self, index: int) -> str:
+        """Return a discrete action as the environment writes it, such as ``14`` or ``[2, 1]``. ``index`` counts from
+        0."""
+        if self._combinations is None:
+            return str(index + self._action_space.start)
+        return str(self._combinations.action(index).tolist())
+
+    def action_indices(self, actions: np.ndarray) -> np.ndarray:
+        """Return discrete ``actions`` of the environment, ``[N]`` or ``[N, *parts]``, as indices ``[N]`` that count
+        from 0. Indices of combinations are returned unchanged. Raises ValueError for a part out of range."""
+        if self._combinations is None:
+            return actions - self._action_space.start
+        return actions if actions.ndim == 1 else self._combinations.indices(actions)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """Sample observations ``[M, count, O]`` that are uniform within their bounds. Return None if observations are

@@ -190,15 +190,20 @@ class FlatAction(gym.ActionWrapper):
         super().__init__(env)
         space = env.action_space
         assert isinstance(space, COMBINED)
-        self._choices = choices(space)
+        self.choices = choices(space)
         self._start = space.start if isinstance(space, gym.spaces.MultiDiscrete) else 0
-        self.action_space = FastDiscrete(math.prod(self._choices))
+        self.action_space = FastDiscrete(math.prod(self.choices))
 
     def action(self, action: int) -> np.ndarray:
         """Return the parts of the combination with the index ``action``."""
         space = self.env.action_space
-        parts = np.array(np.unravel_index(action, self._choices), space.dtype)
+        parts = np.array(np.unravel_index(action, self.choices), space.dtype)
         return parts.reshape(space.shape) + self._start
+
+    def indices(self, actions: np.ndarray) -> np.ndarray:
+        """Return the indices ``[N]`` of combinations ``[N, *parts]``. Raises ValueError for a part out of range."""
+        parts = (actions - self._start).reshape(len(actions), -1)
+        return np.asarray(np.ravel_multi_index(tuple(parts.astype(np.int64).T), self.choices))
 
 
 class GreyFrame(gym.ObservationWrapper):

@@ -1,5 +1,6 @@
 """`--learn`: a learned environment and a learned reward for a task, judged; and rewards made from a policy."""
 
+import contextlib
 import json
 import re
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.reports.tables import Score
 from control.reports.tags import GREEDY, TRAINING
+from control.reports.verdict import Baselines
 from control.storage.run_dir import find_proxy
 from envs.make import make_environment, stages_of
 from helpers import load_events
@@ -76,7 +78,27 @@ class Noise(Corridor):
         return cell, float(self.np_random.normal()), end, False, info
 
 
-for _name in ("Corridor", "Metres", "Noise", "Unseeded"):
+class Order(Corridor):
+    """Orders 1 to 40 goods at once; 14 are best."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = gym.spaces.Discrete(6), gym.spaces.Discrete(40, start=1)
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict]:
+        return 0, -abs(float(action) - 14), False, False, {}
+
+
+class Orders(Order):
+    """Orders goods of two kinds; [2, 1] are best."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = gym.spaces.Discrete(6), gym.spaces.MultiDiscrete([5, 7])
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict]:
+        return 0, -float(np.abs(action - [2, 1]).sum()), False, False, {}
+
+
+for _name in ("Corridor", "Metres", "Noise", "Unseeded", "Order", "Orders"):
     gym.register(f"{_name}-v0", f"test_learn:{_name}", max_episode_steps=12)
 gym.register("Endless-v0", "test_learn:Corridor")
 
@@ -87,6 +109,18 @@ def right(obs: np.ndarray) -> np.ndarray:
 
 def left(obs: np.ndarray) -> np.ndarray:
     return np.zeros(len(obs), int)
+
+
+def fourteen(obs: np.ndarray) -> np.ndarray:
+    return np.full(len(obs), 14)
+
+
+def two_and_one(obs: np.ndarray) -> np.ndarray:
+    return np.tile([2, 1], (len(obs), 1))
+
+
+def nine(obs: np.ndarray) -> np.ndarray:
+    return np.full((len(obs), 2), 9)
 
 
 def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[int, Path]:
@@ -469,3 +503,20 @@ def test_a_search_is_no_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert trainer.main(["--learn", "cartpole", "--implementation", "SE", "--logdir", str(tmp_path)]) == 2
     assert "implementation is 'SE', which learns a proxy; allowed" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("game", "policy", "best"), [("Order", "fourteen", "14"), ("Orders", "two_and_one", "[2, 1]")])
+def test_actions_of_constants_and_functions_are_the_environments(game: str, policy: str, best: str) -> None:
+    """Actions that do not count from 0, or have several parts; and more of them than play at length."""
+    name = f"test_learn:{game}-v0"
+    baselines = Baselines.measure(name, 1)
+    assert (baselines.action, baselines.constant.mean) == (best, 0.0) and baselines.random.mean < -10
+    with contextlib.closing(make_environment(name, 1, 3)) as real:
+        act = teacher(f"test_learn:{policy}", name, real.spaces)
+        obs = real.reset(Streams([0]).episode_seeds(3))
+        assert real.step(act(obs[0])[None]).reward.tolist() == [[0.0] * 3]
+
+
+def test_a_part_of_an_action_out_of_range_is_an_error() -> None:
+    with pytest.raises(SettingError, match="which failed: invalid entry in coordinates array"):
+        teacher("test_learn:nine", "test_learn:Orders-v0", make_environment("test_learn:Orders-v0", 1, 1).spaces)

@@ -29,7 +29,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
-from envs.gymnasium_adapter import equals_spaces
+from envs.gymnasium_adapter import GymnasiumEnvironment, equals_spaces
 from envs.make import Stages, make_environment, spaces_of
 from envs.names import first_line
 from models.registry import agent_class, family
@@ -85,7 +85,7 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     elif Path(source).exists():
         policy = _agent_policy(source, game, wants_values)
     else:
-        policy = _function_policy(source)
+        policy = _function_policy(source, game, wants_values)
     actions: Any = spaces.actions
     shape = (actions.n,) if wants_values else spaces.action_shape  # of the output for one observation
 
@@ -115,9 +115,10 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     return checked_policy
 
 
-def _function_policy(source: str) -> Teacher:
-    """Import the user's function ``module:function``, and return it as a policy on tensors. Raises SettingError if the
-    import fails. The returned policy raises it if the user's function fails."""
+def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
+    """Import the user's function ``module:function``, and return it as a policy on tensors. Its discrete actions are
+    those of the environment, which may begin with another number than 0 or have several parts. Raises SettingError if
+    the import fails. The returned policy raises it if the user's function fails."""
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)
@@ -127,10 +128,17 @@ def _function_policy(source: str) -> Teacher:
             source, problem, "a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
         ) from error
 
+    action_indices = None
+    if not wants_values:
+        with contextlib.closing(make_environment(game, 1, 1)) as real:
+            if isinstance(real, GymnasiumEnvironment) and isinstance(real.spaces.actions, Discrete):
+                action_indices = real.action_indices
+
     def act(obs: Tensor) -> Tensor:
         """Call the user's function with an array, and return its result as a tensor."""
         try:
-            return torch.as_tensor(np.asarray(function(obs.numpy())))
+            output = np.asarray(function(obs.numpy()))
+            return torch.as_tensor(output if action_indices is None else action_indices(output))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
             problem = f", which failed: {first_line(error)}"
             raise policy_error(source, problem, "a function of observations [N, S]") from error

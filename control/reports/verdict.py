@@ -24,6 +24,7 @@ from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.stages import GOOD_FRACTION
 from control.reports.tables import NOT_SOLVED, Score, percent_text
 from envs.base import Environment
+from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment, spaces_of
 from models.spaces import Continuous, Discrete
 from models.streams import Streams, derive_seed, random_actions
@@ -34,7 +35,8 @@ Act = Callable[[Tensor], Tensor]
 SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
 MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
-MOST_CONSTANTS = 9  # maximum number of constant actions that are tried
+# Maximum numbers of constant actions that play `CHOICE_EPISODES`, and of discrete ones that are tried before.
+MOST_CONSTANTS, MOST_CANDIDATES = 9, 64
 _WAY = "of the way from random play to the teacher"
 
 
@@ -57,23 +59,23 @@ class Baselines:
         """Measure the baselines on the real environment ``game``: random play, the best constant action and, if it is
         not None, the ``teacher``. Results are cached, so equal arguments play only once.
 
-        First, `CHOICE_EPISODES` episodes of each constant action decide which one is best. Then each baseline plays the
-        same `EPISODES` new episodes, or fewer if these reach `MOST_STEPS` steps. ``seed`` determines the episodes.
-        ``limit`` replaces the environment's time limit; without either, it is `LONG`. ``watch`` receives the progress.
+        First, the best constant action is chosen (`_best_constant`). Then each baseline plays the same `EPISODES` new
+        episodes, or fewer if these reach `MOST_STEPS` steps. ``seed`` determines the episodes. ``limit`` replaces the
+        environment's time limit; without either, it is `LONG`. ``watch`` receives the progress.
         """
         spaces = spaces_of(game, limit)
         if not spaces.max_episode_steps:
             limit = LONG
-        actions = constant_actions(spaces.actions)
+        longest_episode = spaces.max_episode_steps or LONG
+        most_actions = min(MOST_CANDIDATES, max(MOST_CONSTANTS, MOST_STEPS // (8 * longest_episode)))
+        actions = constant_actions(spaces.actions, most_actions)
         constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
         # Episodes that were begun are finished. Therefore, if they may be long, fewer are played at once, so that the
         # choice takes about half of MOST_STEPS at most.
-        most_round_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)  # one episode of each policy
+        most_round_steps = (len(constants) + 1) * longest_episode  # one episode of each policy
         envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * most_round_steps)))
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-            first_half = watch_part(watch, 0.0, 0.5)
-            choice, choice_steps = _play(constants, real, seed, CHOICE_EPISODES, MOST_STEPS // 2, first_half)
-            best = max(choice, key=lambda name: sum(choice[name]))
+            best, choice_steps = _best_constant(constants, real, seed, watch_part(watch, 0.0, 0.5))
             streams = Streams([derive_seed(seed, "random play")])
             # [0]: the actions of the only member.
             policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
@@ -82,12 +84,30 @@ class Baselines:
                 policies["teacher"] = teacher
             second_half = watch_part(watch, 0.5, 0.5)
             returns, steps = _play(policies, real, seed, EPISODES, MOST_STEPS - choice_steps, second_half)
+            action = best
+            if isinstance(real, GymnasiumEnvironment) and isinstance(spaces.actions, Discrete):
+                action = real.action_text(int(best))
         scores = {name: Score.of(values) for name, values in returns.items()}
-        return cls(scores["random"], scores[best], best, scores.get("teacher"), choice_steps + steps)
+        return cls(scores["random"], scores[best], action, scores.get("teacher"), choice_steps + steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
         """Return the verdict about agents with mean ``returns [N]``. ``details`` are further fields of `Verdict`."""
         return Verdict(**vars(self), agents=Score.of(returns), **details)  # a `Verdict` has all fields of `Baselines`
+
+
+def _best_constant(constants: Mapping[str, Act], real: Environment, seed: int, watch: Watch | None) -> tuple[str, int]:
+    """Return the name of the best one of ``constants``, policies that repeat an action, and the number of steps of the
+    choice. `CHOICE_EPISODES` episodes of each decide. If there are more than `MOST_CONSTANTS`, a round of episodes
+    selects these before. ``seed`` determines the episodes. ``watch`` receives the progress."""
+    first_steps, start = 0, 0.0
+    if len(constants) > MOST_CONSTANTS:
+        start = 0.5
+        returns, first_steps = _play(constants, real, seed, 1, MOST_STEPS // 4, watch_part(watch, 0.0, start))
+        names = sorted(constants, key=lambda name: sum(returns[name]), reverse=True)
+        constants = {name: constants[name] for name in names[:MOST_CONSTANTS]}
+    max_steps, rest = MOST_STEPS // 2 - first_steps, watch_part(watch, start, 1 - start)
+    returns, steps = _play(constants, real, seed, CHOICE_EPISODES, max_steps, rest)
+    return max(returns, key=lambda name: sum(returns[name])), first_steps + steps
 
 
 def _play(
@@ -274,12 +294,12 @@ def read_verdict(folder: Path) -> dict[str, Any]:
     return scores.get("verdict", {})
 
 
-def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
-    """Return at most `MOST_CONSTANTS` actions by name, such as ``2`` or ``-1 0.5``: evenly spaced discrete actions, or
+def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CANDIDATES) -> dict[str, Tensor]:
+    """Return actions by name, such as ``2`` or ``-1 0.5``: at most ``most_actions`` evenly spaced discrete actions, or
     continuous actions of the lowest, middle and highest values of each dimension. For more than two dimensions, these
     are only the three actions in which all dimensions have the lowest, the middle or the highest value."""
     if isinstance(actions, Discrete):
-        numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, MOST_CONSTANTS)).round().astype(int))
+        numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, most_actions)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}
     low, high = np.array(actions.low), np.array(actions.high)
     levels = [0.0, 0.5, 1.0]  # from the lowest value to the highest
