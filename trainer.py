@@ -65,9 +65,12 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
 
     :param gamename: Environment of the task, such as ``"CartPole-v1"`` or ``"my_module:MyTask-v0"``.
     :param verbose: Whether to print the results of each stage, and not only warnings.
-    :param settings: Any of the settings of ``--learn`` by name, such as ``teacher_steps=100_000``.
+    :param settings: Any of the settings of ``--learn`` by name, such as ``teacher_steps=100_000``. ``teacher`` may also
+        be a function.
     :return: The results, and the folder with the files.
     """
+    if callable(function := settings.get("teacher")):
+        settings["teacher"] = f"{function.__module__}:{function.__qualname__}"
     learn_settings = config.settings_from(learn=gamename, **settings)
     from control.commands.learn import learn_in_folder
     from control.loops.process import configure_process

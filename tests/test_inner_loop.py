@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import test_learn  # noqa: F401  # registers environments
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.loops.rollout import Episodes
 from models.agents.ddqn.config import Config as AgentConfig
@@ -110,6 +111,23 @@ def test_alone_equals_company_on_the_real_environment(rule: str) -> None:
     company = loop.run(None, seeds, inner_rule=rule)
     assert (company.steps.unique().numel() > 1) == (rule != "budget")
     assert_same_alone(loop, None, seeds, company, [0], [5, 2], inner_rule=rule)
+
+
+@pytest.mark.xdist_group("compiled")
+@pytest.mark.parametrize("rule", ["budget", "solved"])
+def test_agents_train_in_machine_code_where_python_steps(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if reports of progress divide the steps into other blocks, and with numbers like those of torch."""
+    loop = loop_of("test_learn:Corridor-v0", test_limit=12, solved_reward=0.5)
+    in_torch = loop_of("test_learn:Corridor-v0", test_limit=12, solved_reward=0.5, compiled=False)
+    assert loop.runs_compiled() and not in_torch.runs_compiled()
+    seeds, expected = [3, 4, 5], in_torch.run(None, [3, 4, 5], inner_rule=rule)
+    monkeypatch.setattr("models.agents.ddqn.agent.Agent.learn", None)
+    monkeypatch.setattr("control.evolution.inner_loop._WATCH_STEPS", 37)
+    company = loop.run(None, seeds, inner_rule=rule, watch=lambda fraction: None)
+    assert torch.equal(company.steps, expected.steps) and torch.equal(company.episodes, expected.episodes)
+    for weights, torch_weights in zip(company.weights, expected.weights, strict=True):  # type: ignore[attr-defined]
+        torch.testing.assert_close(weights, torch_weights, rtol=1e-3, atol=1e-4)
+    assert_same_alone(loop, None, seeds, company, [0], [2, 1], inner_rule=rule)
 
 
 # game, agents, settings of the agents, settings of the search

@@ -20,6 +20,7 @@ from control.commands import learn, learn_stages
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
+from control.reports.stages import is_clearly_sooner
 from control.reports.tables import Score
 from control.reports.tags import GREEDY, TRAINING
 from control.reports.verdict import Baselines
@@ -520,3 +521,16 @@ def test_actions_of_constants_and_functions_are_the_environments(game: str, poli
 def test_a_part_of_an_action_out_of_range_is_an_error() -> None:
     with pytest.raises(SettingError, match="which failed: invalid entry in coordinates array"):
         teacher("test_learn:nine", "test_learn:Orders-v0", make_environment("test_learn:Orders-v0", 1, 1).spaces)
+
+
+def test_a_function_is_a_teacher_in_python(tmp_path: Path) -> None:
+    result = trainer.learn("test_learn:Corridor-v0", verbose=False, teacher=right, only="teacher", logdir=str(tmp_path))
+    assert result.results["teacher"]["policy"] == "test_learn:right"
+
+
+@pytest.mark.parametrize(("steps", "other_steps", "expected"), [
+    (16, 24, False), (16, 32, True), (80, 96, False), (None, 16, False), (16, None, True), (None, None, False),
+])  # fmt: skip
+def test_sooner_means_by_a_fifth_and_by_two_tests(steps: int | None, other_steps: int | None, expected: bool) -> None:
+    arms = {"learned": {"median": steps}, "task": {"median": other_steps}}
+    assert is_clearly_sooner(arms, "learned", "task", test_every=8) == expected

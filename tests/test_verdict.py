@@ -32,7 +32,7 @@ def score(mean: float, error: float = 0.0) -> Score:
 CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "a teacher": (
         {"agents": score(233.6, 4.0), "teacher": score(242.0, 4.0)}, True,
-        "Agents come 98 % of the way from random play to the teacher. Mean returns: agents 233.6, teacher 242.0, "
+        "Agents come 98 ± 19 % of the way from random play to the teacher. Mean returns: agents 233.6, teacher 242.0, "
         "random play -180.0, best constant action (0) -140.0.",
     ),
     "two standard errors": (
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
         "The teacher is not clearly better than random play. ",
     ),
     "a teacher like the constant action": (
-        {"agents": score(-139.0, 4.0), "teacher": score(-138.0, 4.0)}, True, "Agents come 98 % of the way ",
+        {"agents": score(-139.0, 4.0), "teacher": score(-138.0, 4.0)}, True, "Agents come 98 ± 19 % of the way ",
     ),
     "worse than a teacher like the constant action": (
         {"agents": score(-160.0, 1.0), "teacher": score(-141.0, 3.0)}, False,
@@ -107,6 +107,8 @@ def test_joint_verdict_passes_if_most_kinds_pass() -> None:
     assert halfway["passed"] and "try" not in halfway["sentence"], "A2C comes near the teacher"
     far = joint_verdict({"DDQN": Verdict(agents=score(20.0, 4.0), **fields)})
     assert far["passed"] and f"come 50 % (DDQN) {way}: try more." in far["sentence"]
+    noisy = joint_verdict({"DDQN": Verdict(agents=score(220.0, 24.0), **fields)})
+    assert f"come 100 ± 12 % (DDQN) {way}" in noisy["sentence"]
     one = joint_verdict({"DDQN": good, "PPO": bad})
     assert not one["passed"] and f" come 100 % (DDQN) {way}; PPO: {failure}: try more." in one["sentence"]
     assert joint_verdict({"PPO": bad})["sentence"].startswith(f"PPO: {failure}: try more. Mean returns: PPO -150.0")

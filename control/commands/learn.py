@@ -53,7 +53,7 @@ _FIT_STEPS = 50_000  # steps of the task for such a fit
 _TEACHER_UPDATE = 6e-5  # updates and evaluations, for each step of a teacher's training
 _TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
 _DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
-_TASK_UPDATE = 4e-5  # updates of an agent on the task, for each step
+_TASK_UPDATE = 1e-4  # updates of an agent on the task, for each step
 _INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the observation
 
 
@@ -222,7 +222,9 @@ def _exam_seconds(task: Task) -> tuple[float, float]:
     bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
     bandit_step += _INPUT_ON_BANDIT * inputs
     task_step = 1 / task.results["probe"]["steps_per_second"] + _TASK_UPDATE + _INPUT_ON_TASK * inputs
-    return steps * task.options.exam_agents * bandit_step, steps * REAL_AGENTS * task_step
+    return steps * task.options.exam_agents * bandit_step, steps * min(
+        REAL_AGENTS, task.options.exam_agents
+    ) * task_step
 
 
 def _time_left(task: Task, names: Iterable[str]) -> str:

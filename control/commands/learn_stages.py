@@ -37,8 +37,8 @@ from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.rollout import FunctionPolicy, play_episodes, rollout
-from control.reports.search import SOONER, quartiles
-from control.reports.stages import GOOD_FRACTION, TEACHER
+from control.reports.search import quartiles
+from control.reports.stages import GOOD_FRACTION, TEACHER, is_clearly_sooner
 from control.reports.tables import Score
 from control.reports.verdict import Baselines, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
@@ -80,7 +80,7 @@ _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 # If agents come less far on the way from random play to the teacher, others train for so many times as many steps.
 _GOOD_AGENTS, _MORE_STEPS = 0.95, 4
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
-REAL_AGENTS = 4  # agents of the exam that train on the task itself
+REAL_AGENTS = 4  # most agents of the exam that train on the task itself
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
@@ -452,7 +452,7 @@ def _train_and_test(
     itself. Return their score on the task, and the steps of their training on it."""
     loop = _inner_loop(task, proxy, name, on_task, inner_steps=steps, test_episodes=_EXAM_EPISODES)
     if on_task:
-        seeds = fresh_seeds(task.seed, f"exam of {name} on the task", REAL_AGENTS)
+        seeds = fresh_seeds(task.seed, f"exam of {name} on the task", min(REAL_AGENTS, task.options.exam_agents))
         proxies = None
     else:
         seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
@@ -502,15 +502,11 @@ def _compare_rewards(task: Task) -> dict[str, Any]:
         num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
         late = float(curve[:, -num_late_tests:].mean())
         arms[reward_name] = {
-            "median": median_steps,
+            "median": median_steps,  # None if fewer than half of the agents are that good
             "late": late,
             "discount": loop.agent_config.discount,
             "curves": curve.tolist(),
         }
-    # None: fewer than half of the agents are that good.
-    learned_steps, task_steps = (arms[name]["median"] or math.inf for name in ("learned", "task"))
-    # A small difference may be chance. Two infinite numbers would satisfy the second condition.
-    is_clearly_sooner = math.isfinite(learned_steps) and learned_steps <= SOONER * task_steps
     # A reward that is quick at first may be worse in the end.
     is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])
     return {
@@ -520,7 +516,7 @@ def _compare_rewards(task: Task) -> dict[str, Any]:
         "test_every": test_every,
         "solved": solved,
         "arms": arms,
-        "gain": is_clearly_sooner and is_good_in_the_end,
+        "gain": is_clearly_sooner(arms, "learned", "task", test_every) and is_good_in_the_end,
         "real_steps": real_steps,
     }
 

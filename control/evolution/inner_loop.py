@@ -31,7 +31,7 @@ from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, parse_agents
-from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
+from models.streams import derive_seed, lockstep_streams, numbered_seed
 from models.varied import with_all_sampled
 
 # Limits on the agents in one program, to save memory: an agent has thousands of observations.
@@ -299,10 +299,7 @@ class InnerLoop:
             return any(self.copy_for_kind(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
             return False
-        random_proxy = self.stages.parameters.initial(Streams([0]))  # [1, D]
-        loop = self.begin(random_proxy, [0])  # to examine its agent and its environment
-        with contextlib.closing(loop.environment):
-            return bool(self.compiled.can_compile(loop))
+        return bool(self.compiled.can_compile_agent(self.agent_class(self.agent_config, self.stages.spaces, [0])))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Return the loop of fresh agents of ``seeds [N]`` before their first step, on ``proxies [N, D]`` or, if None,
@@ -320,7 +317,9 @@ class InnerLoop:
         config, agent = self.config, loop.agent
         compiled = self.compiled
         if compiled is not None and not compiled.can_compile(loop):
-            compiled = None  # these agents train in torch
+            # Python steps the environment. The agents still train in machine code, if they have any.
+            importlib.import_module("control.loops.compiled_agent").use_machine_code(loop, self.threads)
+            compiled = None
         steps = math.ceil(config.inner_steps / agent.envs)  # of every environment
         compiled_tests: Any = None  # the compiled real environment, and the tests on it
         test = None

@@ -4,6 +4,7 @@ In shapes, M is the number of members, E of environments of each, O of numbers i
 action. Importing this requires Numba.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from control.loops.compiled import (
     num_steps,
     remember,
 )
-from control.loops.steps import StepLoop
+from control.loops.steps import Ended, StepLoop
 from control.loops.threads import for_members
 from models.machine import Array, exact_inlined, kernel
 from models.spaces import Continuous
@@ -96,9 +97,17 @@ class CompiledAgent(MachineCode):
         self._python_step = _make_python_step(self.agent)
         self._work: list[Any] = []  # `Work` of each thread; empty before the first block
 
-    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        # All are reset, because an error in the previous epoch may have left a block unfinished.
+    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+        """See `StepLoop.advance`. ``pause`` has no effect."""
+        self._plan(count)
+        return loop.advance_by_steps(count, running)
+
+    def _plan(self, steps: int) -> None:
+        """Prepare for ``steps`` steps. An error may have left an earlier block unfinished."""
         self._steps_left, self._block_steps, self._step = steps, 0, 0
+
+    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        self._plan(steps)
         self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
         return loop.epoch_by_steps(steps, watch)
 

@@ -179,12 +179,15 @@ class StepLoop:
         """Make ``count`` steps, or fewer if no member is ``running [M]`` any more. After each step that ended episodes,
         yield them. The caller may then set ``running`` of their members to False.
 
-        Members that are not running make the steps too, except in machine code. ``pause`` is an argument of
-        `CompiledLoop.advance`, without effect in torch.
+        ``pause`` is an argument of `CompiledLoop.advance`, without effect if Python steps the environment.
         """
         if self.machine_code is not None:
             yield from self.machine_code.advance(self, count, running, pause)
-            return
+        else:
+            yield from self.advance_by_steps(count, running)
+
+    def advance_by_steps(self, count: int, running: Tensor) -> Iterator[Ended]:
+        """Make the steps of `advance` one by one. Members that are not ``running [M]`` make them too."""
         for _ in range(count):
             if not running.any():
                 return

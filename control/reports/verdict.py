@@ -37,6 +37,7 @@ EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each cons
 MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
 # Maximum numbers of constant actions that play `CHOICE_EPISODES`, and of discrete ones that are tried before.
 MOST_CONSTANTS, MOST_CANDIDATES = 9, 64
+_SMALL_MARGIN = 0.05  # of the way from random play to the teacher
 _WAY = "of the way from random play to the teacher"
 
 
@@ -166,6 +167,14 @@ class Verdict(Baselines):
         return (self.agents.mean - self.random.mean) / (self.teacher.mean - self.random.mean)
 
     @property
+    def share_text(self) -> str:
+        """The `share` in percent, with two standard errors of the agents' mean unless these are small."""
+        assert self.teacher is not None
+        margin = 2 * self.agents.error / (self.teacher.mean - self.random.mean)
+        share = percent_text(self.share)
+        return share if margin < _SMALL_MARGIN else f"{share.removesuffix(' %')} ± {percent_text(margin)}"
+
+    @property
     def is_unsolved(self) -> bool:
         """Whether the agents return less than ``solved_reward``. False if that is unknown."""
         return self.solved_reward is not None and not self.agents.mean >= self.solved_reward  # also if it is NaN
@@ -182,7 +191,7 @@ class Verdict(Baselines):
         if self.failure:
             return _two_sentences(self.failure, self.advice, self.numbers if self.agents.count else "")
         if self.teacher is not None:
-            result = f"agents come {percent_text(self.share)} {_WAY}"
+            result = f"agents come {self.share_text} {_WAY}"
         elif self.agents.exceeds(self.constant):
             result = "agents are better than random play and than the best constant action"
         else:
@@ -259,7 +268,7 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. It
     has advice unless a kind also comes near the teacher (`GOOD_FRACTION`)."""
     first_verdict = next(iter(verdicts.values()))  # all have the same baselines and advice
-    shares = [f"{percent_text(verdict.share)} ({name})" for name, verdict in verdicts.items() if verdict.passed]
+    shares = [f"{verdict.share_text} ({name})" for name, verdict in verdicts.items() if verdict.passed]
     failures = [f"{name}: {verdict.failure}" for name, verdict in verdicts.items() if not verdict.passed]
     passed = len(shares) > len(failures)
     is_near_teacher = passed and max(verdict.share for verdict in verdicts.values()) >= GOOD_FRACTION
