@@ -32,7 +32,7 @@ def score(mean: float, error: float = 0.0) -> Score:
 CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "a teacher": (
         {"agents": score(233.6, 4.0), "teacher": score(242.0, 4.0)}, True,
-        "Agents come 98 ± 19 % of the way from random play to the teacher. Mean returns: agents 233.6, teacher 242.0, "
+        "Agents come 98 % of the way from random play to the teacher. Mean returns: agents 233.6, teacher 242.0, "
         "random play -180.0, best constant action (0) -140.0.",
     ),
     "two standard errors": (
