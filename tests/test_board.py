@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from conftest import Finished
+from conftest import ROOT, Finished
 from control.cli.settings import from_dict
 from control.lightning.board import Board, hyperparameters
 from control.reports.tags import HELD_OUT_RETURN, TAGS, explanations
@@ -21,6 +21,7 @@ from helpers import load_events
 
 def test_page_explains_tags_of_figures() -> None:
     assert explanations().keys() >= TAGS.keys() - {HELD_OUT_RETURN}
+    assert explanations()["eval/steps_greedy"] == explanations()["eval/length_greedy"]  # TensorBoard's, metrics.csv's
 
 
 def logged_hyperparameters(folder: Path) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
     events, metrics = load_events(folder), read_metrics(folder / "metrics.csv")
     for tag in set(metrics) - {"seed", "env_steps"}:
         name = "time/epoch" if tag == "epoch" else tag.replace("/length_", "/steps_")  # sorted after the returns
+        assert f"| `{name}`" in (ROOT / "docs/tensorboard.md").read_text()
         scalars = events.Scalars(name)
         expected = [(s, v) for s, v in zip(metrics["env_steps"], metrics[tag], strict=True) if not math.isnan(v)]
         assert [scalar.step for scalar in scalars] == [steps for steps, _ in expected]

@@ -84,10 +84,11 @@ _PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
 
 @functools.cache
 def explanations() -> dict[str, str]:
-    """Return tag -> the sentence about it, from the tables in docs/tensorboard.md, if that page is there."""
+    """Return tag -> the sentence about it, from the tables in docs/tensorboard.md, if that page is there. A tag with
+    another column of metrics.csv, in brackets beside it, has an entry for each name."""
     page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else ""
-    rows = re.findall(r"^\| `([a-z]+/[a-z_]+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
-    return dict(rows)
+    rows = re.findall(r"^\| (`[a-z]+/[a-z_]+`[^|]*) \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
+    return {name: sentence for names, sentence in rows for name in re.findall(r"`([a-z/_]+)`", names)}
 
 
 def of_search(names: Iterable[str]) -> bool:
