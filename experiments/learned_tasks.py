@@ -17,13 +17,19 @@ from experiments.comparison import Layout, run_script, script_flags
 from experiments.plotting import draw_pages
 
 SIZE = (3.5, 2.9)  # inches; readable on a telephone
-NOTE = "a dot: mean of the new agents of an algorithm, over three seeds"
+NOTE = "a dot: mean of the new agents of an algorithm, over three seeds; the last six tasks are in experiments/tasks"
 AGENTS = {"DDQN": "DDQN", "PPO": "PPO", "A2C": "A2C", "QLearning": "Q-learning", "TD3": "TD3", "SAC": "SAC"}
 DISTANCE = 0.25  # between the dots of a row
 
 
+def short_name(task: str) -> str:
+    """Return the name of a task in the figure: without module and version if it has a module, such as ``Battery``."""
+    module, _, name = task.rpartition(":")
+    return name.rpartition("-v")[0] if module else name
+
+
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
-    """Draw a row for each task, as `--learn` takes its name, and a dot for each algorithm: the mean over seeds."""
+    """Draw a row for each task and a dot for each algorithm: the mean over seeds."""
     (axis,) = axes
     percent: dict[str, dict[str, list[float]]] = {}  # task -> agent -> seeds
     for exam in numbers["exams"]:
@@ -38,8 +44,8 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
         ]
         axis.plot(*zip(*places, strict=True), "o", color=colour, markersize=3, label=label)
     axis.axvline(100, color=GREY, linewidth=1, linestyle="--", zorder=0)
-    set_row_labels(axis, [*percent])
-    axis.tick_params(axis="y", labelsize=6)
+    set_row_labels(axis, [short_name(task) for task in percent])
+    axis.tick_params(axis="y", labelsize=8)
     axis.set_xticks([0, 50, 100], ["random play", "50 %", "teacher"])
     axis.set_xlim(0, 112)
 

@@ -26,10 +26,15 @@ rewards, exam, physics = (
     )
 )  # fmt: skip
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
-parity = load_script("model_generalisation/parity")
+parity, tasks = load_script("model_generalisation/parity"), load_script("learned_tasks")
 TEXT, RESULTS, IMAGES = ROOT / "pyproject.toml", ROOT / "docs/results", ROOT / "docs/images"
 OTHER = RESULTS / "reliability.json"
 NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: a new file, or one of this script"
+
+
+def test_the_figure_of_learned_tasks_has_short_names() -> None:
+    names = ("experiments.tasks.battery:Battery-v0", "LunarLander-v3")
+    assert [tasks.short_name(name) for name in names] == ["Battery", "LunarLander-v3"]
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), [
