@@ -12,7 +12,9 @@ import common  # first: one thread, and the project on the path
 from common import Result, cpu_seconds, interleave, median_ratio
 
 from control.cli.parse import training_from
+from control.evolution.inner_loop import InnerLoop
 from control.loops.build import build_loop
+from models.streams import Streams
 
 SMALL: dict[str, Any] = {"hidden_sizes": (64, 64), "batch_size": 64}
 # Name of a row -> implementation, game and settings, and the ratio that is to be reached.
@@ -22,6 +24,7 @@ ROWS: dict[str, tuple[str, str, dict[str, Any], float]] = {
     "SAC, LunarLanderContinuous, 64-64": ("SAC", "LunarLanderContinuous-v3", SMALL, 3.8),
     "PPO, LunarLander": ("PPO", "lunarlander", {}, 1.6),
 }
+WITH_REWARD = "TD3 with a learned reward, HalfCheetah, 64-64"
 
 
 def trained_epochs(implementation: str, game: str, settings: dict[str, Any], compiled: bool, steps: int) -> Any:
@@ -52,13 +55,38 @@ def trained_epochs(implementation: str, game: str, settings: dict[str, Any], com
     return measure
 
 
+def trained_with_reward(compiled: bool, steps: int) -> Callable[[], float]:
+    """Return a function that trains a new TD3 agent with a learned reward on HalfCheetah, as a search does, for
+    ``steps`` steps, and returns the CPU microseconds of each."""
+    settings = training_from(
+        implementation="RN",
+        gamename="halfcheetah",
+        agent="TD3",
+        compiled=compiled,
+        init_episodes=0,
+        fill=64,
+        inner_steps=steps,
+        **SMALL,
+    )
+    inner_loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
+    reward = inner_loop.stages.parameters.initial(Streams([0]))
+
+    def measure() -> float:
+        return cpu_seconds(lambda: inner_loop.train_to_end(inner_loop.begin(reward, [0]))) / steps * 1e6
+
+    measure()  # compiles
+    return measure
+
+
 def measure_row(name: str, steps: int, rounds: int) -> dict[str, Result]:
-    """Measure a row of `ROWS` in torch and in machine code, in turns."""
-    implementation, game, settings, target = ROWS[name]
-    contenders: dict[str, Callable[[], float]] = {
-        path: trained_epochs(implementation, game, settings, path == "machine code", steps)
-        for path in ("torch", "machine code")
-    }
+    """Measure a row of `ROWS`, or `WITH_REWARD`, in torch and in machine code, in turns."""
+    contenders: dict[str, Callable[[], float]] = {}
+    for path in ("torch", "machine code"):
+        if name == WITH_REWARD:
+            contenders[path], target = trained_with_reward(path == "machine code", steps), 3.0
+        else:
+            implementation, game, settings, target = ROWS[name]
+            contenders[path] = trained_epochs(implementation, game, settings, path == "machine code", steps)
     times = interleave(contenders, rounds)
     results = {f"{name}, {path}": Result(statistics.median(values), "us") for path, values in times.items()}
     ratio = median_ratio(times["torch"], times["machine code"])
@@ -66,5 +94,5 @@ def measure_row(name: str, steps: int, rounds: int) -> dict[str, Result]:
 
 
 if __name__ == "__main__":
-    parts = [partial(lambda name, size: measure_row(name, *size), name) for name in ROWS]
+    parts = [partial(lambda name, size: measure_row(name, *size), name) for name in (*ROWS, WITH_REWARD)]
     common.run("A step of everyday training", __doc__, parts, full=(1024, 7), quick=(128, 1))
