@@ -14,8 +14,9 @@ import pytest
 import trainer
 from control.commands.train import _score_lines
 from control.films.encoding import mp4
-from control.reports.runs import Run, read_runs
-from control.reports.tables import Table, number_text, percent_text, with_margin
+from control.reports.run_folders import ReportGroup
+from control.reports.runs import Run, find_groups, read_runs
+from control.reports.tables import Table, number_text, percent_text, summarise, with_margin
 from control.storage import checkpoints
 from control.storage.versions import read_versions, versions, write_versions
 from fake_runs import Shown, write_run
@@ -170,6 +171,10 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
     assert f"best.ckpt has the agent of epoch {run_state['epoch']}: mean greedy return {score}." in page.text
     assert f"mean greedy return {score}" in re.sub(r"\s+", " ", printed)
     assert "The trained agent: seed 25, one episode, return 9" in page.text
+    (group,) = find_groups([folder])
+    group.runs[0].columns["eval/return_greedy"] -= 1  # as if the second evaluation had another return
+    sentence = ReportGroup(group.names, group.runs, "UDRL", summarise(group)).checkpoint_sentence
+    assert f" {number_text(run_state['best'])} in two evaluations, not solved (475 or more)." in sentence
     changed_settings = page.text.partition("Not the default")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
     assert "discount" not in changed_settings

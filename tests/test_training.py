@@ -105,7 +105,7 @@ def test_summary_says_whether_the_environment_is_solved(
     monkeypatch.setattr(AgentModule, "score", lambda self: best if self.is_evaluated() else None)
     monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
     trained(logdir, implementation="DDQN", epochs=2)
-    assert f"mean greedy return {best}, {verdict}\n" in capsys.readouterr().out
+    assert f"mean greedy return {best} in two evaluations, {verdict}\n" in capsys.readouterr().out
 
 
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

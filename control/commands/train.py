@@ -33,7 +33,7 @@ from control.loops.process import configure_process
 from control.reports.curves import solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import Run, read_runs
-from control.reports.tables import number_text, solved_verdict
+from control.reports.tables import score_text, number_text
 from control.reports.tags import ELAPSED, GREEDY
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
@@ -329,13 +329,10 @@ def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str
     if solved is not None and "return" not in loop.score_name:
         solved = None
 
-    def judged(score: float) -> str:
-        return number_text(score) if solved is None else f"{number_text(score)}, {solved_verdict(score, solved)}"
-
-    text = f"{loop.score_name} {judged(module.best)}"
+    text = f"{loop.score_name} {score_text(module.best, solved, runs if loop.score_tag == GREEDY else ())}"
     if loop.score_tag == GREEDY and greedy and len(greedy[0]) > 1:
         yield "best", f"{text}; chosen from {len(greedy[0])} evaluations"
-        yield "last tenth", judged(float(np.nanmean([run.last(GREEDY) for run in runs])))
+        yield "last tenth", score_text(float(np.nanmean([run.last(GREEDY) for run in runs])), solved)
     elif loop.score_tag != GREEDY and greedy:
         best_greedy = float(np.mean([values.max() for values in greedy]))
         yield "best", f"{text}; best greedy return {number_text(best_greedy)}"

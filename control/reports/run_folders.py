@@ -264,10 +264,8 @@ class ReportGroup(Group):
             run_state = checkpoints.load(file).run_state
         except UserError:  # the file is damaged
             return ""
-        score = run_state["best"]
-        verdict = "" if self.solved is None else f", {tables.solved_verdict(score, self.solved)}"
-        epoch = f"{run_state['epoch']:,}"
-        return f"best.ckpt has the agent of epoch {epoch}: mean greedy return {number_text(score)}{verdict}."
+        score = tables.score_text(run_state["best"], self.solved, self.runs)
+        return f"best.ckpt has the agent of epoch {run_state['epoch']:,}: mean greedy return {score}."
 
     @property
     def unfinished(self) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from control.reports.runs import Group, return_tags
+from control.reports.runs import Group, Run, return_tags
 from control.reports.statistics import interval, iqm
-from control.reports.tags import RUNNING_MEAN, TAGS, of_search
+from control.reports.tags import GREEDY, RUNNING_MEAN, TAGS, of_search
 
 NOT_SOLVED = "Not solved. "  # begins the verdict about agents that do not solve the environment
 AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
@@ -64,6 +64,18 @@ def solved_text(score: float, solved: float) -> str:
 def solved_verdict(score: float, solved: float) -> str:
     """Return `solved_text` and the threshold, such as ``not solved (475 or more)``."""
     return f"{solved_text(score, solved)} ({solved:g} or more)"
+
+
+def score_text(score: float, solved: float | None, runs: Sequence[Run] = ()) -> str:
+    """Return a score as text, such as ``491.5 in two evaluations, solved (475 or more)``. ``solved`` is the return that
+    solves the environment, None without one. For the score of best.ckpt in greedy evaluations, ``runs`` are the seeds
+    of its run. Their metrics have only the first of two evaluations, so a score that no epoch has is a mean of two."""
+    epochs = np.array([run.columns[GREEDY] for run in runs if run.has(GREEDY)]).T  # [epochs, seeds]
+    first_scores = {number_text(float(np.nanmean(epoch))) for epoch in epochs if np.isfinite(epoch).any()}
+    text = number_text(score)
+    if first_scores and text not in first_scores:
+        text += " in two evaluations"
+    return text if solved is None else f"{text}, {solved_verdict(score, solved)}"
 
 
 @dataclass(frozen=True)
@@ -178,8 +190,8 @@ def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> d
     texts = dict(zip(AGGREGATES, cells, strict=True))
     if best is None:
         return texts
-    best_texts = aggregates(best)
-    return {name: f"{texts[name]} ({best_texts[name]})" for name in AGGREGATES}
+    score_texts = aggregates(best)
+    return {name: f"{texts[name]} ({score_texts[name]})" for name in AGGREGATES}
 
 
 def number_text(value: float | None) -> str:
