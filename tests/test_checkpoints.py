@@ -229,3 +229,18 @@ def test_a_folder_above_runs_names_them(tmp_path: Path) -> None:
         (folder / "last.ckpt").touch()
     with pytest.raises(checkpoints.CheckpointError, match="has 2 below it; .* debug/PPO/seed_1/version_0, debug"):
         checkpoints.load(tmp_path)
+
+
+def test_a_folder_above_runs_names_no_run_inside_them(tmp_path: Path) -> None:
+    """A folder of ``--learn`` has the run of its teacher, and no bandit if the exam failed."""
+    learned = tmp_path / "debug/learned/seed_1/version_0"
+    inner = learned / "cartpole/teacher/PPO/seed_1/version_0/checkpoints"
+    inner.mkdir(parents=True)
+    for file, listed in (
+        (inner / "last.ckpt", str(inner.parent.relative_to(tmp_path))),
+        (learned / "teacher.ckpt", "debug/learned/seed_1/version_0/teacher.ckpt"),
+        (learned / "bandit.safetensors", "debug/learned/seed_1/version_0"),
+    ):
+        file.touch()
+        with pytest.raises(checkpoints.CheckpointError, match=f"has 1 below it; allowed: one of {listed}$"):
+            checkpoints.load(tmp_path)

@@ -93,6 +93,19 @@ def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
     assert set(json.loads((logdir / "two.json").read_text())["groups"]) == {"version_10", "version_9"}
 
 
+def test_runs_inside_a_run_count_if_no_other_is_below(logdir: Path) -> None:
+    """A folder of ``--learn`` has the run of its teacher."""
+    debug, learned = logdir / "lunarlander" / "debug", logdir / "lunarlander/debug/learned/seed_25/version_0"
+    teacher = write_run(learned, implementation="PPO")
+    assert all(find_groups([folder])[0].names[2] == "PPO" for folder in (debug, learned, teacher))
+    run = write_run(logdir)
+    trial = debug / "DDQN/tune/version_0/trial_1"
+    trial.parent.mkdir(parents=True)
+    write_run(logdir.parent / "other", implementation="DDQN").rename(trial)
+    assert [group.names[2] for group in find_groups([debug])] == ["DDQN", "UDRL"]
+    assert [group.names[2] for group in find_groups([run, learned])] == ["PPO", "UDRL"]
+
+
 def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     runs = [read_runs(write_run(logdir, seeds=(seed,)) / "metrics.csv")[0] for seed in (25, 26)]
     runs[1].columns = {name: values[:20] for name, values in runs[1].columns.items()}

@@ -191,11 +191,14 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
-    """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3.
-    Raises SettingError for a folder without such files."""
+    """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3. Runs
+    inside another run, the teachers of ``--learn``, are left out if a folder has others. Raises SettingError for a
+    folder without such files."""
     files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
+        outer_paths = [path for path in paths if not _is_inside_a_run(path.relative_to(folder))]
+        paths = outer_paths or paths
         if setting == "plot":
             file_of_run: dict[Path, Path] = {}  # by folder of a run of stable-baselines3
             for ending in reversed(SB3_FILES):  # monitor files are last, and kept, because they name the game
@@ -209,6 +212,12 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
         # Only the folder is resolved: a metrics.csv that is a link to another folder's file belongs to this folder.
         files |= {path.parent.resolve() / path.name: None for path in paths}
     return list(files)
+
+
+def _is_inside_a_run(path: Path) -> bool:
+    """Return whether a metrics.csv is of a run inside a run, as in ``version_0/cartpole/teacher/PPO/seed_0/version_0``.
+    A trial of a search for hyperparameters, as in ``tune/version_0/trial_1``, is not."""
+    return any(part.startswith("version_") for part in path.parts[:-3])
 
 
 def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:

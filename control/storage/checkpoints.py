@@ -107,14 +107,18 @@ def _checkpoint_in(folder: Path) -> Path:
 
 
 def _runs_below(folder: Path) -> list[str]:
-    """Return the runs below ``folder`` that have a checkpoint or a proxy, as sorted paths from ``folder``. The search
-    stops after `_MOST_FOLDERS` folders, because the user may have named any folder."""
+    """Return the runs below ``folder`` that have a checkpoint or a proxy, as sorted paths from ``folder``. A run of
+    ``--learn`` without a proxy is listed with the checkpoint of its teacher. The search stops after `_MOST_FOLDERS`
+    folders, because the user may have named any folder."""
     runs = []
     for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)
-        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or find_proxy(run)):
-            runs.append(str(run.relative_to(folder)))
-            subfolders.clear()  # `os.walk` does not enter them
+        if not run.name.startswith("version_"):
+            continue
+        has_agent = find_checkpoint(run / "checkpoints") or find_proxy(run)
+        if sources := [run] if has_agent else [*run.glob("*.ckpt")]:
+            runs += [str(source.relative_to(folder)) for source in sources]
+            subfolders.clear()  # `os.walk` does not enter them, nor the runs of teachers in them
     return sorted(runs)
 
 
