@@ -131,8 +131,9 @@ def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("changes", "evaluated"),
     [
-        ({"epochs": 12, "eval_every": 10}, [3, 5, 8, 10, 12]),  # the default
+        ({"epochs": 12, "eval_every": 10}, [2, 4, 6, 8, 10, 12]),  # the default
         ({"epochs": 3, "eval_every": 10}, [1, 2, 3]),
+        ({"epochs": 26, "eval_every": 10}, [5, 10, 15, 20, 25, 26]),
         ({"total_steps": 12 * 37, "eval_every": 11}, [11]),
         ({"total_steps": 12 * 37, "eval_every": 13}, [12]),
     ],

@@ -69,24 +69,22 @@ class AgentModule(RunModule):
         """Train an epoch, and evaluate after it if a short run would otherwise have too few evaluations.
 
         Lightning evaluates every `check_val_every_n_epoch` epochs, which may be fewer than ``evaluations`` times in the
-        run. So the run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated here if
-        Lightning has evaluated less often than parts have ended.
+        run. Then the last epoch is evaluated here, and so are the epochs between the regular evaluations: at the
+        longest interval that divides the regular one and gives enough evaluations.
         """
-        parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
-        parts = self.evaluations if self.is_over() else self._num_ended_parts()  # a target may end the run early
         interval = self.trainer.check_val_every_n_epoch
         if not interval or self.epoch % interval == 0:  # no evaluations at all, or a regular one follows
             return
-        num_regular_evaluations = self.epoch // interval
-        if parts > parts_before and parts > num_regular_evaluations:
+        is_over = self.is_over()  # a target may end the run early
+        num_epochs = self.epoch if is_over else round(self.epoch / self.finished_fraction())  # estimated from steps
+        if num_epochs >= self.evaluations * interval:
+            return
+        divisors = [i for i in range(1, interval) if interval % i == 0 and self.evaluations * i <= num_epochs]
+        if is_over or (self.evaluations > 1 and self.epoch % max(divisors, default=1) == 0):
             # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
-
-    def _num_ended_parts(self) -> int:
-        """Return how many of the run's ``evaluations`` equal parts have ended."""
-        return int(self.evaluations * self.finished_fraction() + 1e-9)  # 1e-9: a fraction may be rounded down
 
     def train_epoch(self) -> None:
         """Train an epoch of the loop. Set ``row`` to its measurements, and copy the loop's counters."""
