@@ -4,7 +4,10 @@ import contextlib
 import math
 import os
 import sys
+import traceback
 import warnings
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +21,7 @@ from envs import wrappers
 from envs.base import EnvironmentFault, ReplayedEnvironment, Step
 from envs.names import Game, first_line
 from envs.wrappers import BrokenContract
-from models.settings import SettingError
+from models.settings import SettingError, UserError, shorten
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
@@ -98,7 +101,9 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             if env is None:
                 env = self._envs[row] = _make_instance(self.game, self._render)
             try:
-                obs, _ = env.reset(seed=row_seeds[row])
+                obs, info = env.reset(seed=row_seeds[row])
+                if not isinstance(info, Mapping | None):
+                    raise BrokenContract(f"info is {shorten(repr(info), 80)}; {wrappers.RESET}")
                 wrappers.check_observation(self._space, obs)
                 self._obs[row] = obs
             except BaseException as error:
@@ -201,7 +206,11 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Return the EnvironmentFault about an error that the instance ``row`` raised in a step or reset."""
         assert self._seeds is not None
         place = f"step {self._ages[row]} of the episode with seed {self._seeds.flatten()[row]}"
-        return EnvironmentFault(f"environment {self.game.name}, {place}: {wrappers.error_reason(error)}")
+        reason = wrappers.error_reason(error)
+        if not isinstance(error, BrokenContract | UserError) and "() returns " not in reason:
+            (frame,) = traceback.extract_tb(error.__traceback__, -1)  # the innermost
+            reason += f" ({Path(frame.filename).name}:{frame.lineno})"
+        return EnvironmentFault(f"environment {self.game.name}, {place}: {reason}")
 
 
 def _quiet_mujoco(gym_id: str) -> None:

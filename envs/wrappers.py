@@ -2,6 +2,7 @@
 results of an environment."""
 
 import math
+import traceback
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
@@ -16,6 +17,7 @@ from models.settings import StopNow, UserError, shorten
 
 MAX_COMBINATIONS = 4096  # of the parts of an action; the policy has an output for each combination
 MAX_SIZE = 2**24  # largest size of an observation, and largest number of actions
+RESET = "reset() returns observation and info"  # end of messages about a reset that returns an observation alone
 _NUMBERS = "biuf"  # NumPy's letters for the kinds of dtypes: bool, int, unsigned int, float
 COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary  # spaces of actions with several discrete parts
 
@@ -58,6 +60,9 @@ def error_reason(error: BaseException) -> str:
     if isinstance(error, BrokenContract | UserError):
         return str(error)
     line = f"{type(error).__name__}: {first_line(error)}"
+    frames = traceback.extract_tb(error.__traceback__, -1)
+    if "unpack" in line and frames and ".reset(" in (frames[0].line or ""):
+        return f"{line}; {RESET}"
     if "values to unpack (expected 5" in line:  # gym before 0.26 returned four values
         return f"{line}; step() returns observation, reward, terminated, truncated and info"
     return line

@@ -23,8 +23,14 @@ PARTS = Dict(a=Discrete(3), b=Box(0, 9, (2,), np.int32))
 ZEROS, BLACK = np.zeros(2, np.float32), np.zeros((32, 32, 3), np.uint8)
 
 
+FILE = "test_broken_environments.py"
+
+
 def raising(error: BaseException) -> Any:
     raise error
+
+
+LINE_OF_RAISING = raising.__code__.co_firstlineno + 1
 
 
 def gives(space: gym.Space, good: Any, bad: Any) -> dict[str, Any]:
@@ -65,7 +71,12 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "without end": ({"step": lambda env: env.step(0)}, "RecursionError: maximum recursion depth exceeded"),
 }  # fmt: skip
 RESETS: dict[str, tuple[dict[str, Any], str]] = {
-    "no pair": ({"reset": lambda env: ZEROS}, "observation is an array of float32 []; expected"),
+    "no pair": ({"reset": lambda env: ZEROS}, "info is np.float32(0.0); reset() returns observation and info"),
+    "no pair of three numbers": ({"observation_space": Box(-1, 1, (3,)), "reset": lambda env: np.zeros(3, np.float32)},
+                                 "; reset() returns observation and info"),
+    "no pair of one cell": ({"observation_space": Discrete(3), "reset": lambda env: 0},
+                            "int object; reset() returns observation and info"),
+    "raises": ({"reset": lambda env: raising(RuntimeError("lost"))}, f"RuntimeError: lost ({FILE}:{LINE_OF_RAISING})"),
     "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation[0] is inf; it must be finite"),
 }  # fmt: skip
 
@@ -204,5 +215,5 @@ def test_run_ends_with_message(extra_flags: list[str], logdir: Any, capsys: Show
     argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *extra_flags]
     previous_children = multiprocessing.active_children()
     line = refused(trainer.main, argv, "SystemExit: 0", capsys, run_started=True)
-    assert re.fullmatch(r"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0\n", line)
+    assert re.fullmatch(rf"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0 \({FILE}:\d+\)\n", line)
     assert set(multiprocessing.active_children()) <= set(previous_children)

@@ -98,10 +98,10 @@ def test_help_of_an_implementation_a_mode_or_a_word(capsys: pytest.CaptureFixtur
     assert "clip_range" in flags("--help", "clip") and flags("--implementation", "CPG", "--help", "gamma") == [
         "discount"
     ]
-    assert trainer.main(["--help", "discont"]) == 2
-    assert capsys.readouterr().err == (
-        "error: help is 'discont', which no setting contains; did you mean 'discount'?; allowed: all, or a word\n"
-    )
+    for word, similar in (("Discont", "discount"), ("PP0", "PPO")):
+        assert trainer.main(["--help", word]) == 2
+        hint = f"did you mean '{similar}'?; allowed: all, or a word"
+        assert capsys.readouterr().err == f"error: help is '{word}', which no setting contains; {hint}\n"
 
 
 # Errors and their messages; None for a bug, which keeps its traceback.

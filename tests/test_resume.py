@@ -91,6 +91,15 @@ def test_resume_without_a_run_starts_one(logdir: Path, capsys: Shown, finished: 
     assert "resume" not in settings
 
 
+def test_resume_alone_starts_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = "exp_dir/lunarlander/debug/UDRL/seed_3"
+    for reason in (f"there is no run to resume in {folder}", f"{folder}/version_0 ended before its first checkpoint"):
+        message = f"error: resume: {reason}; allowed: the flags of the run, such as --implementation, --gamename, --exp"
+        refused(trainer.main, ["--resume", "--seed", "3"], message, capsys)
+        (tmp_path / folder / "version_0").mkdir(parents=True, exist_ok=True)
+
+
 @pytest.mark.parametrize("without", [(), ("--epochs", "5")], ids=["epochs", "no epochs"])
 def test_resume_of_a_finished_run_changes_nothing(
     without: tuple[str, ...], past_run: Path, logdir: Path, capsys: Shown
@@ -109,9 +118,12 @@ def test_resume_of_a_finished_run_changes_nothing(
 
 def test_resume_with_another_hyperparameter_is_refused(past_run: Path, logdir: Path, capsys: Shown) -> None:
     old_files = contents(logdir)
-    for change, line in [({"lr": 0.5}, "lr is 0.5, but the run to resume has 0.00035"),
+    for change, line in [({"lr": 0.5}, f"lr is 0.5, but the run to resume in {past_run} has 0.00035"),
                          ({"command.return": 3}, "command")]:  # fmt: skip
         refused(trainer.main, flags(logdir, "--resume", **UDRL | change), line, capsys, run_started=True)
+    assert trainer.main(flags(logdir, "--resume", **UDRL, lr=0.5, time_limit=9)) == 2
+    _, line = capsys.readouterr().err.splitlines()  # the first line names the folder
+    assert line.startswith("error: time_limit is 9, but the run to resume has null; leave it out")
     assert old_files == contents(logdir)
 
 
@@ -121,7 +133,7 @@ def test_resume_takes_the_newest_run_even_without_a_checkpoint(
     trained(logdir, "--no_checkpoint", epochs=1)
     capsys.readouterr()
     anew = trained(logdir, "--resume")
-    warning = "warning: version_1 ended before its first checkpoint, so this starts anew"
+    warning = f"warning: {anew.with_name('version_1')} ended before its first checkpoint, so a new one begins"
     assert warning in capsys.readouterr().out and anew.name == "version_2"
     same_runs(finished(**UDRL)[0], anew)
 

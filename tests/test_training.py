@@ -397,9 +397,10 @@ def test_finished_run_keeps_its_settings(logdir: Path, tmp_path: Path, capsys: S
     assert file.read_text() == written
     # annealed learning rates fix the end of the run
     falling = tmp_path / "falling"
-    trained(falling, "--anneal_lr", implementation="CPG", max_episodes=3)
+    folder = trained(falling, "--anneal_lr", implementation="CPG", max_episodes=3)
     longer = flags(falling, "--resume", "--anneal_lr", implementation="CPG", max_episodes=6)
-    refused(trainer.main, longer, "max_episodes is 6, but the run to resume has 3", capsys, run_started=True)
+    message = f"max_episodes is 6, but the run to resume in {folder} has 3"
+    refused(trainer.main, longer, message, capsys, run_started=True)
 
 
 def test_infinite_weights_end_the_run(logdir: Path, capsys: Shown) -> None:

@@ -70,7 +70,7 @@ def help_text(defaults: Settings, words: Sequence[str], command: str | None, is_
     valid_flags = flags_of_settings(defaults)
     shows_all = words == ["all"]
     if words and not shows_all:
-        return _search_page(defaults, valid_flags, " ".join(words).lower().lstrip("-"), is_default)
+        return _search_page(defaults, valid_flags, " ".join(words), is_default)
     if command:
         return _command_page(valid_flags, command, defaults.families)
     if shows_all or not is_default:
@@ -135,12 +135,12 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
     return "\n".join([f"{usage}[--name value ...]\n", *_entries(listed, {}, families)])
 
 
-def _search_page(defaults: Settings, valid_flags: Flags, text: str, is_default: bool) -> str:
-    """Return a help page with the settings that contain ``text`` (`_contains`): of the user's implementation or, if
-    ``is_default`` or if it has none, of all implementations. The setting of this name is first, then settings with the
-    text in their names. If only some implementations have a setting, a note names them. References to sources are
-    removed, because the page does not list the sources. Raises SettingError if no setting contains the text."""
-    families = defaults.families
+def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default: bool) -> str:
+    """Return a help page with the settings that contain the text ``typed`` (`_contains`): of the user's implementation
+    or, if ``is_default`` or if it has none, of all implementations. The setting of this name is first, then settings
+    with the text in their names. If only some implementations have a setting, a note names them. References to sources
+    are removed, because the page does not list the sources. Raises SettingError if no setting contains the text."""
+    families, text = defaults.families, typed.lower().lstrip("-")
     matches = {name: flag for name, flag in valid_flags.items() if _contains(flag, text, families)}
     if matches and not is_default:
         heading = f"settings of {defaults.run.implementation} with {text!r}:"
@@ -155,8 +155,8 @@ def _search_page(defaults: Settings, valid_flags: Flags, text: str, is_default: 
                     matches.setdefault(flag.name, flag)
                     owners.setdefault(flag.name, []).append(name)
         if not matches:
-            hint = nearest(text, valid_flags)
-            raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
+            hint = nearest(text, [*valid_flags, *implementations()])
+            raise SettingError(f"help is {typed!r}, which no setting contains{hint}; allowed: all, or a word")
         first, *_ = implementations()
         heading = _wrap(
             f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "

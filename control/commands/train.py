@@ -18,6 +18,7 @@ from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
 from control.cli.ending import ending
 from control.cli.progress import Meter, progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
+from control.cli.words import as_word
 from control.commands.choose_proxy import announce, draw_curve, finish_search, real_agents_text
 from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.films.recording import check_recording, film, filmed_seed_text, returns_text
@@ -45,6 +46,7 @@ from understudy.files import PROXY_FILE
 
 Callbacks = Sequence[pl.Callback]
 
+_CHOOSING = ("implementation", "gamename", "exp_name", "logdir")  # settings that choose a run
 _PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other packages
 
 
@@ -60,9 +62,8 @@ def train(
     check_outputs(run)
     if run.resume:
         previous = run_dir.newest(run_dir.parent(run))
-        if previous is None:
-            warning(f"there is no run to resume in {run_dir.parent(run)}, so a new one begins")
-        else:
+        reason = f"there is no run to resume in {path_text(run_dir.parent(run))}"
+        if previous is not None:
             checkpoint_path = previous / run_dir.LAST_CHECKPOINT
             with run_dir.locked(previous):  # before reading, so that no other process writes to it
                 if checkpoint_path.exists():
@@ -70,7 +71,11 @@ def train(
                     module = build_module(_resumed_settings(settings, checkpoint))
                     module.restore(checkpoint)
                     return previous, _train_in(previous, module, callbacks, verbose, board_folder)
-            warning(f"{previous.name} ended before its first checkpoint, so this starts anew")
+            reason = f"{path_text(previous)} ended before its first checkpoint"
+        if settings.explicit_names.isdisjoint(_CHOOSING):  # a long run of the defaults is hardly meant
+            flags = ", ".join(f"--{name}" for name in _CHOOSING)
+            raise SettingError(f"resume: {reason}; allowed: the flags of the run, such as {flags}", "resume")
+        warning(f"{reason}, so a new one begins")
         settings = settings.replace(resume=False)
     initial_checkpoint: Checkpoint | None = None
     if run.reload:
@@ -245,7 +250,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
         changeable |= names_with(config, "changeable")
         changeable |= names_with(config, "outcome", False)  # settings that do not affect results
     names_of_run = explicit_names & old_values.keys()  # without settings of the command line alone, such as ``config``
-    check_unchanged(names_of_run - changeable, old_values, new_values)
+    folder = run_dir.run_folder_of(checkpoint.path)
+    check_unchanged(names_of_run - changeable, old_values, new_values, folder)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     user_limits_steps = "total_steps" in explicit_names and new_values["total_steps"] is not None
@@ -257,12 +263,17 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     return dataclasses.replace(previous.replace(**changes), imports=settings.imports)
 
 
-def check_unchanged(names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any]) -> None:
-    """Raise SettingError for each of the settings ``names`` that has another value than in the run to resume."""
+def check_unchanged(
+    names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any], folder: Path | None = None
+) -> None:
+    """Raise SettingError for each of the settings ``names`` that has another value than in the run to resume. The first
+    message names its ``folder``."""
     errors: list[SettingError] = []
     for name in sorted(names):
         if old_values[name] != new_values[name]:
-            line = f"{name} is {new_values[name]!r}, but the run to resume has {old_values[name]!r}"
+            place = f" in {path_text(folder)}" if folder and not errors else ""
+            old, new = as_word(old_values[name], ","), as_word(new_values[name], ",")
+            line = f"{name} is {new}, but the run to resume{place} has {old}"
             errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume", name))
     raise_all(errors)
 
