@@ -416,7 +416,10 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         return _name_error(name, line)
     listed = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
     if not module:
-        return _name_error(name, allowed_clause(nearest(name, [*GAMES, *gym_ids]), ", ".join(listed)))
+        hint = nearest(name, [*GAMES, *gym_ids])
+        if hint and re.search(r"-v\d+$", name):  # maybe the id of a module that was not imported
+            hint += f" If it is your own: module:{name}, which imports the module."
+        return _name_error(name, allowed_clause(hint, ", ".join(listed)))
     # Ids are compared without the module, which would make all of them look similar.
     module_ids = _ids_of_module(module, gym_ids)
     if module_ids:

@@ -274,6 +274,8 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("obs", "message"), [
     *((obs, r"allowed: \[4\] or \[N, 4\]") for obs in (np.zeros(5), np.zeros((1, 1, 4)), 3)),
     ([1e300, 0, 0, 0], "contains 1e[+]300; allowed: finite"),
+    ({"a": 1}, "; for a Dict or Tuple space, gymnasium.spaces.flatten"),
+    ((1, np.zeros(3)), "; for a Dict or Tuple space, gymnasium.spaces.flatten"),
     (["a"] * 4, "no array of numbers"), ([[1, 2], [3]], "no array of numbers"),
 ])  # fmt: skip
 def test_wrong_observations_are_refused(obs: Any, message: str, file: Path) -> None:

@@ -54,6 +54,12 @@ def test_gymnasium_id_imports_neither_torch_nor_the_trainer(code: str, tmp_path:
     assert output_of(code, cwd=tmp_path) == f"{SyntheticEnv('cartpole-mdp').reset(seed=3)[0].tolist()}\nset()\n"
 
 
+def test_a_proxy_is_printed_in_one_line() -> None:
+    proxy = understudy.load("cartpole-bandit")
+    size = sum(tensor.size for tensor in proxy.tensors.values())
+    assert repr(proxy) == f"Proxy('{proxy.path}'): bandit of cartpole, {size:,} parameters"
+
+
 def test_registered_ids_make_the_shipped_proxies() -> None:
     shipped = {name for name in understudy.pretrained() if not FILE_KINDS[understudy.load(name).kind].used_by}
     assert {kwargs["proxy"] for kwargs in understudy.IDS.values() if kwargs} == shipped

@@ -136,6 +136,8 @@ class Policy:
         allowed = f"allowed: [{self.obs_size}] or [N, {self.obs_size}]"
         if self._has_cells:
             allowed += f", or integers from 0 to {self.obs_size - 1}"
+        if isinstance(observation, Mapping | tuple):
+            allowed += "; for a Dict or Tuple space, gymnasium.spaces.flatten(space, observation)"
         try:
             values = np.asarray(observation)
             with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, an error below

@@ -38,6 +38,10 @@ class Proxy:
     description: dict[str, Any]
     tensors: dict[str, np.ndarray]
 
+    def __repr__(self) -> str:
+        size = sum(tensor.size for tensor in self.tensors.values())
+        return f"Proxy({str(self.path)!r}): {self.kind} of {self.game}, {size:,} parameters"
+
     @property
     def kind(self) -> str:
         """The kind, ``mdp``, ``bandit`` (episodes of one step) or ``reward``."""

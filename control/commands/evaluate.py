@@ -179,11 +179,13 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     run_here = dataclasses.replace(trained_run, gamename=game_name)
     changes = changes_of(settings, dataclasses.replace(trained_settings, run=run_here))
     unused = (_PROXY_ONLY_SETTINGS & explicit_names) | (changes.keys() - base_game.parameter_values())
-    check_effects((name, " with --eval_agent of a checkpoint, which holds its agent") for name in sorted(unused))
+    message_end = " with --eval_agent of a checkpoint, which holds its agent"
+    check_effects(((name, message_end) for name in sorted(unused)), settings)
     game = with_parameters(base_game, parameters | changes).name  # such as procmaze,grid_size=5
     if settings.subcommand.obedience:
         names = {"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names
-        check_effects((name, " with --obedience, which only commands returns") for name in sorted(names))
+        message_end = " with --obedience, which only commands returns"
+        check_effects(((name, message_end) for name in sorted(names)), settings)
         if game != trained_run.gamename:
             check_effects([("obedience", f" with gamename {game}: its commands are those of {trained_run.gamename}")])
     if game != trained_run.gamename:
@@ -276,7 +278,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     proxy. Seeds of the agents come from ``--seed``."""
     run, options = settings.run, settings.subcommand
     unused = sorted(_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names)
-    check_effects((name, " with --eval_agent of a proxy") for name in unused)
+    check_effects(((name, " with --eval_agent of a proxy") for name in unused), settings)
     agents = agents_for_proxy(settings, proxy)
     if options.num_agents < len(agents):
         line = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
