@@ -215,5 +215,7 @@ def test_run_ends_with_message(extra_flags: list[str], logdir: Any, capsys: Show
     argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *extra_flags]
     previous_children = multiprocessing.active_children()
     line = refused(trainer.main, argv, "SystemExit: 0", capsys, run_started=True)
-    assert re.fullmatch(rf"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0 \({FILE}:\d+\)\n", line)
+    assert re.fullmatch(
+        rf"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0 \({FILE}:\d+\)\n", line
+    )
     assert set(multiprocessing.active_children()) <= set(previous_children)

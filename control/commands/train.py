@@ -34,7 +34,7 @@ from control.loops.process import configure_process
 from control.reports.curves import solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import Run, read_runs
-from control.reports.tables import score_text, number_text
+from control.reports.tables import number_text, score_text
 from control.reports.tags import ELAPSED, GREEDY
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir

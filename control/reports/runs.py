@@ -191,8 +191,8 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
-    """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3. Runs
-    inside another run, the teachers of ``--learn``, are left out if a folder has others. Raises SettingError for a
+    """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3. If
+    a folder has other runs, the runs inside a run, teachers of ``--learn``, are left out. Raises SettingError for a
     folder without such files."""
     files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
