@@ -224,6 +224,16 @@ def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, 
     assert ('class="conclusion bad"' in page.source) != bool(text)
 
 
+def test_page_of_a_folder_of_learn_is_in_this_folder(logdir: Path) -> None:
+    learned = logdir / "debug" / "learned" / "seed_25" / "version_0"
+    write_run(learned, "PPO", numbers(10.0), name="teacher")
+    (learned / "teacher.ckpt").touch()
+    (learned / "page.html").touch()
+    assert trainer.main(["--report", str(learned)]) == 0
+    assert [path.parent for path in logdir.rglob("report.html")] == [learned]
+    assert 'href="page.html"' in (learned / "report.html").read_text()
+
+
 def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> None:
     for number, name in enumerate(("PPO", "A2C", "DDQN", "SAC", "UDRL")):
         write_run(logdir, name, numbers(50.0 * number), epochs=10)  # the last is 50 * number + 10 + 25 + 1
