@@ -182,7 +182,8 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     words = ["--learn", "test_learn:Corridor-v0", "--resume", "--logdir", str(tmp_path)]
     assert trainer.main(words) == 0 and "nothing is left to do" in capsys.readouterr().out
     assert trainer.main([*words, "--race_agents", "3"]) == 2
-    assert "race_agents is 3, but the run to resume has 2" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "race_agents is 3, but the run to resume in " in error and "version_0 has 2" in error
     for damaged in ('{"settings": {', "[1, 2]", "5", '{"probe": {}}'):
         (folder / learn.RESULTS).write_text(damaged)
         assert trainer.main(words) == 2 and "cannot be read" in capsys.readouterr().err
@@ -337,7 +338,7 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert again.folder == result.folder and again.results == result.results
     assert trainer.main(["--report", str(result.folder)]) == 0
     (report,) = result.folder.rglob("report.html")
-    (address,) = re.findall(r'href="(\.\./.+?)"', report.read_text())
+    (address,) = re.findall(r'href="(page\.html)"', report.read_text())
     assert (report.parent / address).samefile(result.folder / "page.html") and "still run" not in report.read_text()
 
 

@@ -142,7 +142,7 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
         if (folder / RESULTS).exists():
             saved, results = _read_results(folder / RESULTS)
             saved = {name: value for name, value in saved.items() if name not in ("learn", "only")}
-            check_unchanged(settings.explicit_names & saved.keys(), saved, vars(settings.subcommand))
+            check_unchanged(settings.explicit_names & saved.keys(), saved, vars(settings.subcommand), folder)
             settings = settings.replace(**saved)
         task = Task(settings, folder, spaces, results, verbose)
         if verbose:

@@ -46,7 +46,7 @@ from understudy.files import PROXY_FILE
 
 Callbacks = Sequence[pl.Callback]
 
-_CHOOSING = ("implementation", "gamename", "exp_name", "logdir")  # settings that choose a run
+_RUN_NAMES = ("implementation", "gamename", "exp_name", "logdir")  # settings whose values name a run
 _PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other packages
 
 
@@ -72,8 +72,8 @@ def train(
                     module.restore(checkpoint)
                     return previous, _train_in(previous, module, callbacks, verbose, board_folder)
             reason = f"{path_text(previous)} ended before its first checkpoint"
-        if settings.explicit_names.isdisjoint(_CHOOSING):  # a long run of the defaults is hardly meant
-            flags = ", ".join(f"--{name}" for name in _CHOOSING)
+        if settings.explicit_names.isdisjoint(_RUN_NAMES):  # a long run of the defaults is hardly meant
+            flags = ", ".join(f"--{name}" for name in _RUN_NAMES)
             raise SettingError(f"resume: {reason}; allowed: the flags of the run, such as {flags}", "resume")
         warning(f"{reason}, so a new one begins")
         settings = settings.replace(resume=False)
