@@ -34,7 +34,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 from control.cli import errors
 from control.cli import parse as config
 from control.cli.settings import Settings
-from models.settings import HAS_NUMBA
+from models.settings import HAS_NUMBA, SettingError
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
@@ -70,7 +70,10 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
     :return: The results, and the folder with the files.
     """
     if callable(function := settings.get("teacher")):
-        settings["teacher"] = f"{function.__module__}:{function.__qualname__}"
+        name = getattr(function, "__qualname__", "")
+        if not name.isidentifier():  # a lambda, a method or another object, which cannot be imported
+            raise SettingError(f"teacher is {function!r}; allowed: a function at the top level of a module", "teacher")
+        settings["teacher"] = f"{function.__module__}:{name}"
     learn_settings = config.settings_from(learn=gamename, **settings)
     from control.commands.learn import learn_in_folder
     from control.loops.process import configure_process

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import sys
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -76,9 +77,14 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     def action_indices(self, actions: np.ndarray) -> np.ndarray:
         """Return discrete ``actions`` of the environment, ``[N]`` or ``[N, *parts]``, as indices ``[N]`` that count
-        from 0. Indices of combinations are returned unchanged. Raises ValueError for a part out of range."""
+        from 0. Indices of combinations are returned unchanged. Raises ValueError for an action outside of the
+        space, except for numbers that count from 0."""
         if self._combinations is None:
-            return actions - self._action_space.start
+            indices = actions - self._action_space.start
+            is_valid = (indices >= 0) & (indices < self._action_space.n) & (indices == np.round(indices))
+            if self._action_space.start and not is_valid.all():
+                raise ValueError(f"{actions[~is_valid][0]} is not in {self._action_space}")
+            return indices
         return actions if actions.ndim == 1 else self._combinations.indices(actions)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
@@ -208,9 +214,22 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         place = f"step {self._ages[row]} of the episode with seed {self._seeds.flatten()[row]}"
         reason = wrappers.error_reason(error)
         if not isinstance(error, BrokenContract | UserError) and "() returns " not in reason:
-            (frame,) = traceback.extract_tb(error.__traceback__, -1)  # the innermost
+            frame = _frame_of_user(error)
             reason += f" ({Path(frame.filename).name}:{frame.lineno})"
         return EnvironmentFault(f"environment {self.game.name}, {place}: {reason}")
+
+
+def _frame_of_user(error: BaseException) -> traceback.FrameSummary:
+    """Return the innermost frame of ``error`` in a file of the user, or else the innermost one. Installed packages, the
+    standard library and the modules that call environments are not the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    other_folders = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
+    user_frames = [
+        frame
+        for frame in frames
+        if "site-packages" not in frame.filename and not frame.filename.startswith(other_folders)
+    ]
+    return (user_frames or frames)[-1]
 
 
 def _quiet_mujoco(gym_id: str) -> None:

@@ -60,8 +60,8 @@ def error_reason(error: BaseException) -> str:
     if isinstance(error, BrokenContract | UserError):
         return str(error)
     line = f"{type(error).__name__}: {first_line(error)}"
-    frames = traceback.extract_tb(error.__traceback__, -1)
-    if "unpack" in line and frames and ".reset(" in (frames[0].line or ""):
+    frames = traceback.extract_tb(error.__traceback__)
+    if "unpack" in line and frames and ".reset(" in (frames[-1].line or ""):
         return f"{line}; {RESET}"
     if "values to unpack (expected 5" in line:  # gym before 0.26 returned four values
         return f"{line}; step() returns observation, reward, terminated, truncated and info"
@@ -206,8 +206,11 @@ class FlatAction(gym.ActionWrapper):
         return parts.reshape(space.shape) + self._start
 
     def indices(self, actions: np.ndarray) -> np.ndarray:
-        """Return the indices ``[N]`` of combinations ``[N, *parts]``. Raises ValueError for a part out of range."""
+        """Return the indices ``[N]`` of combinations ``[N, *parts]``. Raises ValueError for one out of range."""
         parts = (actions - self._start).reshape(len(actions), -1)
+        is_valid = ((parts >= 0) & (parts < self.choices) & (parts == np.round(parts))).all(1)
+        if not is_valid.all():
+            raise ValueError(f"{actions[~is_valid][0]} is not in {_describe(self.env.action_space)}")
         return np.asarray(np.ravel_multi_index(tuple(parts.astype(np.int64).T), self.choices))
 
 

@@ -67,6 +67,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "four values": ({"step": lambda env: (ZEROS, 1.0, False, {})},
                     "(expected 5, got 4); step() returns observation, reward, terminated, truncated and info"),
     "its own mistake": ({"step": lambda env: [(a, b) for a, b in [(1, 2, 3)]]}, "ValueError: too many values"),
+    "a library's mistake": ({"step": lambda env: np.linalg.inv(np.eye(2)[:1])}, f"must be square ({FILE}:"),
     "exits": ({"step": lambda env: sys.exit(0)}, "SystemExit: 0"),
     "without end": ({"step": lambda env: env.step(0)}, "RecursionError: maximum recursion depth exceeded"),
 }  # fmt: skip
@@ -77,6 +78,7 @@ RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair of one cell": ({"observation_space": Discrete(3), "reset": lambda env: 0},
                             "int object; reset() returns observation and info"),
     "raises": ({"reset": lambda env: raising(RuntimeError("lost"))}, f"RuntimeError: lost ({FILE}:{LINE_OF_RAISING})"),
+    "its own mistake": ({"reset": lambda env: [(a, b) for a, b in [(1, 2, 3)]]}, f"to unpack (expected 2) ({FILE}:"),
     "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation[0] is inf; it must be finite"),
 }  # fmt: skip
 

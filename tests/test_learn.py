@@ -1,6 +1,7 @@
 """`--learn`: a learned environment and a learned reward for a task, judged; and rewards made from a policy."""
 
 import contextlib
+import functools
 import json
 import re
 from dataclasses import asdict, replace
@@ -519,14 +520,21 @@ def test_actions_of_constants_and_functions_are_the_environments(game: str, poli
         assert real.step(act(obs[0])[None]).reward.tolist() == [[0.0] * 3]
 
 
-def test_a_part_of_an_action_out_of_range_is_an_error() -> None:
-    with pytest.raises(SettingError, match="which failed: invalid entry in coordinates array"):
-        teacher("test_learn:nine", "test_learn:Orders-v0", make_environment("test_learn:Orders-v0", 1, 1).spaces)
+@pytest.mark.parametrize(("game", "policy", "problem"), [
+    ("Orders", "nine", "[9 9] is not in MultiDiscrete([5 7])"), ("Order", "left", "0 is not in Discrete(40, start=1)"),
+])  # fmt: skip
+def test_an_action_outside_of_its_space_is_an_error(game: str, policy: str, problem: str) -> None:
+    spaces = make_environment(f"test_learn:{game}-v0", 1, 1).spaces
+    with pytest.raises(SettingError, match=re.escape(f"which failed: {problem}")):
+        teacher(f"test_learn:{policy}", f"test_learn:{game}-v0", spaces)
 
 
 def test_a_function_is_a_teacher_in_python(tmp_path: Path) -> None:
     result = trainer.learn("test_learn:Corridor-v0", verbose=False, teacher=right, only="teacher", logdir=str(tmp_path))
     assert result.results["teacher"]["policy"] == "test_learn:right"
+    for function in (lambda obs: obs, functools.partial(right)):
+        with pytest.raises(SettingError, match="allowed: a function at the top level of a module"):
+            trainer.learn("test_learn:Corridor-v0", teacher=function)
 
 
 @pytest.mark.parametrize(("steps", "other_steps", "expected"), [

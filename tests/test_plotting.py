@@ -14,6 +14,7 @@ from control.reports.curves import Level, draw_curves, draw_levels, on_grid, smo
 from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, rows
 from control.reports.plot import figure_of, learning_curve, plot
 from control.reports.runs import find_groups, read_runs
+from control.storage.run_dir import RESULTS
 from fake_runs import Shown, is_png
 from models.settings import SettingError
 
@@ -97,6 +98,7 @@ def test_runs_inside_a_run_count_if_no_other_is_below(logdir: Path) -> None:
     """A folder of ``--learn`` has the run of its teacher."""
     debug, learned = logdir / "lunarlander" / "debug", logdir / "lunarlander/debug/learned/seed_25/version_0"
     teacher = write_run(learned, implementation="PPO")
+    (learned / RESULTS).touch()
     assert all(find_groups([folder])[0].names[2] == "PPO" for folder in (debug, learned, teacher))
     run = write_run(logdir)
     trial = debug / "DDQN/tune/version_0/trial_1"
@@ -104,6 +106,8 @@ def test_runs_inside_a_run_count_if_no_other_is_below(logdir: Path) -> None:
     write_run(logdir.parent / "other", implementation="DDQN").rename(trial)
     assert [group.names[2] for group in find_groups([debug])] == ["DDQN", "UDRL"]
     assert [group.names[2] for group in find_groups([run, learned])] == ["PPO", "UDRL"]
+    version = write_run(logdir, implementation="A2C", name="version_1")  # the user's name
+    assert [group.names[2] for group in find_groups([debug.parent])] == ["DDQN", "UDRL", "A2C"] and version.exists()
 
 
 def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:

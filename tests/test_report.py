@@ -18,6 +18,7 @@ from control.reports.run_folders import ReportGroup
 from control.reports.runs import Run, find_groups, read_runs
 from control.reports.tables import Table, number_text, percent_text, summarise, with_margin
 from control.storage import checkpoints
+from control.storage.run_dir import RESULTS
 from control.storage.versions import read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
@@ -227,10 +228,12 @@ def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, 
 def test_page_of_a_folder_of_learn_is_in_this_folder(logdir: Path) -> None:
     learned = logdir / "debug" / "learned" / "seed_25" / "version_0"
     write_run(learned, "PPO", numbers(10.0), name="teacher")
-    (learned / "teacher.ckpt").touch()
+    for name in (RESULTS, "teacher.ckpt"):
+        (learned / name).touch()
     (learned / "page.html").touch()
-    assert trainer.main(["--report", str(learned)]) == 0
-    assert [path.parent for path in logdir.rglob("report.html")] == [learned]
+    for folder in (learned, logdir):
+        assert trainer.main(["--report", str(folder)]) == 0
+    assert {path.parent for path in logdir.rglob("report*.html")} == {learned}
     assert 'href="page.html"' in (learned / "report.html").read_text()
 
 

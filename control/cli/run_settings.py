@@ -164,8 +164,8 @@ class RunConfig:
     )
     eval_every: int = _training(
         10,
-        "epochs between evaluations; with the default, a run of fewer than 50 epochs has at least five, every 5, 2 or "
-        "1 epochs and at its end; with another value, a shorter run has one at its end",
+        "epochs between evaluations; with the default, a run of fewer than 50 epochs has more, every 5, 2 or 1 epochs "
+        "and at its end; with another value, a shorter run has one at its end",
         minimum=1,
         family_default=True,
     )

@@ -38,9 +38,9 @@ from control.evolution.teachers import teacher
 from control.lightning.board import show_learned
 from control.loops.process import configure_process
 from control.reports.learned import FIGURE, write_page
-from control.reports.stages import PAGE, RESULTS, TEACHER, conclusion, returns_table, stage_texts
+from control.reports.stages import PAGE, TEACHER, conclusion, returns_table, stage_texts
 from control.storage import run_dir
-from control.storage.run_dir import BANDIT
+from control.storage.run_dir import BANDIT, RESULTS
 from envs.make import spaces_of
 from models.proxies.search import load_presets
 from models.registry import family
@@ -222,9 +222,8 @@ def _exam_seconds(task: Task) -> tuple[float, float]:
     bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
     bandit_step += _INPUT_ON_BANDIT * inputs
     task_step = 1 / task.results["probe"]["steps_per_second"] + _TASK_UPDATE + _INPUT_ON_TASK * inputs
-    return steps * task.options.exam_agents * bandit_step, steps * min(
-        REAL_AGENTS, task.options.exam_agents
-    ) * task_step
+    num_agents = task.options.exam_agents
+    return steps * num_agents * bandit_step, steps * min(REAL_AGENTS, num_agents) * task_step
 
 
 def _time_left(task: Task, names: Iterable[str]) -> str:

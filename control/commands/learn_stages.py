@@ -77,7 +77,7 @@ _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluatio
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
-# If agents come less far on the way from random play to the teacher, others train for so many times as many steps.
+# If agents come less far than `_GOOD_AGENTS` of the way to the teacher, others train for `_MORE_STEPS` times the steps.
 _GOOD_AGENTS, _MORE_STEPS = 0.95, 4
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 REAL_AGENTS = 4  # most agents of the exam that train on the task itself
@@ -210,6 +210,7 @@ def _check_environment(task: Task) -> None:
 def _measure_baselines(task: Task) -> dict[str, Any]:
     """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
     _check_environment(task)
+    Baselines.measure.cache_clear()  # type: ignore[attr-defined]  # cached results would hide the speed
     started = time.perf_counter()
     with task.progress() as watch:
         baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)

@@ -19,10 +19,9 @@ from control.reports.html import Picture, data_url, render_page
 from control.reports.plot import Figure, draw, figure_of
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import find_groups, short_path
-from control.reports.stages import TEACHER
 from control.reports.statistics import MIN_RUNS
 from control.reports.tables import NOT_SOLVED, Table, number_text, with_interval
-from control.storage.run_dir import atomic_write_text
+from control.storage.run_dir import RESULTS, atomic_write_text
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
@@ -38,8 +37,8 @@ _NAMED = ("implementation", "gamename", "exp_name", "seed", "num_seeds")  # sett
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     """Write the page of runs in ``run_dirs``, which are run folders or folders above them. ``out`` is a file (.html) or
-    a folder, by default the common folder of the runs, or a folder of `--learn` if that is the only one in
-    ``run_dirs``. Returns the exit code 0. Raises SettingError if there are no runs or the page cannot be written."""
+    a folder, by default the common folder of the runs, or the folder of `--learn` around it. Returns the exit code 0.
+    Raises SettingError if there are no runs or the page cannot be written."""
     run_groups = find_groups(run_dirs, "report")
     figure = figure_of(run_groups)
     groups = []
@@ -49,8 +48,9 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     for path in paths:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
-    is_learned = len(run_dirs) == 1 and (run_dirs[0] / TEACHER).is_file()  # the runs are deep inside this folder
-    default = run_dirs[0] if is_learned else Path(os.path.commonpath(paths))
+    common = Path(os.path.commonpath(paths))
+    # Teachers are deep inside the folder of `--learn`, which is a better place.
+    default = next((folder for folder in common.parents if (folder / RESULTS).is_file()), common)
     target = output_file(out or default, "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, figure, run_dirs, target))

@@ -15,7 +15,6 @@ from control.reports.tables import Table, number_text, percent_text, with_margin
 from control.reports.tags import GREEDY
 
 PAGE, TEACHER = "page.html", "teacher.ckpt"  # in the folder of `--learn`
-RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
 _NUM_POLICIES = 4  # number of single policies in `exam_scores`, which precede the agents
 GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
