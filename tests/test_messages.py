@@ -64,7 +64,7 @@ PPO --seed 1 -> 'PPO' is not a flag; flags start with --; did you mean '--implem
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
 --film cartpole-bandit --no_resume -> --no_resume has no effect with --film
 --resume --use_tune -> --resume has no effect with --use_tune
---eval_agent @ --epochs 1 -> --epochs has no effect with --eval_agent: the checkpoint holds it
+--eval_agent @ --epochs 1 -> --epochs has no effect with --eval_agent: the file that is evaluated holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
 --desire_rank -> desire_rank and desire_rtg exclude each other: switch desire_rtg off (--preset ranks does)
 --preset ranks --no_desire_rank -> no command is on: switch on one of desire_rtg, ... desire_rank

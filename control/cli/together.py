@@ -90,7 +90,7 @@ def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags
             if command == "eval_agent" and name == "eval_episodes":
                 hint = "; did you mean '--num_eval_episodes'?"
             elif command == "eval_agent" and flag.section != "run":
-                hint = ": the checkpoint holds it"
+                hint = ": the file that is evaluated holds it"
             yield name, f" with --{command}{hint}"
         elif flag.meta["needs"] and not _has_needed_setting(settings, flag):
             needed_flags = [f"--{needed_name}" for needed_name in flag.meta["needs"]]
