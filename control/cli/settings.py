@@ -117,7 +117,7 @@ class Settings:
             if changes:
                 configs[field_name] = dataclasses.replace(config, **changes)
         command = {name.removeprefix("command."): value for name, value in remaining.items() if "command." in name}
-        if command:  # null stands for no command
+        if command:  # null means no command
             configs["command"] = {name: value for name, value in command.items() if value is not None}
         return dataclasses.replace(self, **configs)
 

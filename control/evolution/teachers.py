@@ -116,9 +116,9 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
 
 
 def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Import the user's function ``module:function``, and return it as a policy on tensors. Its discrete actions are
-    those of the environment, which may begin with another number than 0 or have several parts. Raises SettingError if
-    the import fails. The returned policy raises it if the user's function fails."""
+    """Import the user's function ``module:function``, and return it as a policy on tensors. The function returns
+    actions of the environment, and the policy counts discrete actions from 0. Raises SettingError if the import fails.
+    The returned policy raises it if the user's function fails."""
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)

@@ -129,10 +129,10 @@ class Block(NamedTuple):
 
 
 class Tests(NamedTuple):
-    """At most N tests of M members: E greedy episodes per member after every ``every`` steps of training, with the
+    """At most N tests of M members: E greedy episodes per member after every ``test_every`` steps of training, with the
     weights at that time. Compiled code overwrites the other arrays than ``first_states``."""
 
-    every: int = 0  # 0 if there are no tests; the arrays are then empty
+    test_every: int = 0  # 0 if there are no tests; the arrays are then empty
     first_states: Array = np.empty((0, 0, 0, 0))  # [M, N, E, K]
     returns: Array = np.empty((0, 0, 0), np.float32)  # [M, N, E]
     lengths: Array = np.empty((0, 0, 0), np.int64)  # [M, N, E]
@@ -249,8 +249,8 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                 paused = block.pause
             # 4. Play the test after this step, if there is one.
             training_steps = block.start + t + 1
-            if tests.every and training_steps % tests.every == 0:
-                _play_test(player, test_world, tests, training_steps // tests.every - 1, arrays, m, m + 1)
+            if tests.test_every and training_steps % tests.test_every == 0:
+                _play_test(player, test_world, tests, training_steps // tests.test_every - 1, arrays, m, m + 1)
             block.steps_done[m] = t + 1
 
 
@@ -268,17 +268,17 @@ def can_compile(loop: StepLoop) -> bool:
     return can_compile_agent(loop.agent) and envs.make_world(loop.environment) is not None
 
 
-def make_tests(agent: InnerAgent, real: Environment, seeds: Tensor, every: int) -> tuple[envs.World, Tests] | None:
+def make_tests(agent: InnerAgent, real: Environment, seeds: Tensor, test_every: int) -> tuple[envs.World, Tests] | None:
     """Return the compiled real environment and the tests on it for an agent with machine code. ``seeds [M, N, E]`` are
     of the test episodes. Return None if a compiled function is missing, or if an episode may never end."""
     player_and_world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
-    return None if player_and_world is None else (player_and_world[1], _new_tests(real, seeds, every))
+    return None if player_and_world is None else (player_and_world[1], _new_tests(real, seeds, test_every))
 
 
-def _new_tests(real: Any, seeds: Tensor, every: int = 0) -> Tests:
+def _new_tests(real: Any, seeds: Tensor, test_every: int = 0) -> Tests:
     """Return tests on the environment ``real`` with the episodes of ``seeds [M, N, E]``, before the first test."""
     first_states = real.dynamics.initial(seeds).double().contiguous().numpy()
-    return Tests(every, first_states, np.zeros(seeds.shape, np.float32), np.zeros(seeds.shape, np.int64))
+    return Tests(test_every, first_states, np.zeros(seeds.shape, np.float32), np.zeros(seeds.shape, np.int64))
 
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:

@@ -21,7 +21,7 @@ from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_tex
 from control.reports.runs import find_groups, short_path
 from control.reports.statistics import MIN_RUNS
 from control.reports.tables import NOT_SOLVED, Table, number_text, with_interval
-from control.storage.run_dir import RESULTS, atomic_write_text
+from control.storage.run_dir import atomic_write_text, learn_folder
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
@@ -50,7 +50,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
     common = Path(os.path.commonpath(paths))
     # Teachers are deep inside the folder of `--learn`, which is a better place.
-    default = next((folder for folder in common.parents if (folder / RESULTS).is_file()), common)
+    default = learn_folder(common) or common
     target = output_file(out or default, "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, figure, run_dirs, target))

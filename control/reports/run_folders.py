@@ -24,6 +24,7 @@ from control.reports.curves import is_episode_return, solved_return
 from control.reports.runs import Group, Run
 from control.reports.tables import number_text
 from control.reports.tags import ELAPSED
+from control.storage.run_dir import learn_folder
 from models.settings import UserError
 
 # Tags of the results by which runs are judged: the first one that they have.
@@ -134,9 +135,9 @@ class RunFolder:
 
     @property
     def learn_page(self) -> Path | None:
-        """Page of `--learn` if this run, in GAME/teacher/PPO/seed_N/version_K of its folder, trained the teacher."""
-        folder = Path(os.path.abspath(self.path / "../../../../.."))
-        return folder / stages.PAGE if (folder / stages.TEACHER).is_file() else None
+        """Page of `--learn` if this run trained its teacher."""
+        folder = learn_folder(Path(os.path.abspath(self.path)))
+        return folder / stages.PAGE if folder and (folder / stages.TEACHER).is_file() else None
 
     def is_unfinished(self, epochs: int, steps: int) -> bool:
         """Return whether a run with this number of epochs and steps was interrupted or continues, according to its

@@ -21,7 +21,7 @@ from control.cli.colour import note
 from control.cli.files import read_mapping
 from control.reports.statistics import Array
 from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
-from control.storage.run_dir import RESULTS, read_columns
+from control.storage.run_dir import learn_folder, read_columns
 from envs.names import resolve
 from models.settings import SettingError, UserError
 
@@ -192,13 +192,12 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3. If
-    a folder has other runs, teachers of ``--learn`` are left out. Raises SettingError for a
-    folder without such files."""
+    a folder has other runs, teachers of ``--learn`` are left out. Raises SettingError for a folder without such files.
+    """
     files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
-        outer_paths = [path for path in paths if not _is_of_teacher(path.relative_to(folder), folder)]
-        paths = outer_paths or paths
+        paths = [path for path in paths if learn_folder(path) is None] or paths
         if setting == "plot":
             file_of_run: dict[Path, Path] = {}  # by folder of a run of stable-baselines3
             for ending in reversed(SB3_FILES):  # monitor files are last, and kept, because they name the game
@@ -212,12 +211,6 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
         # Only the folder is resolved: a metrics.csv that is a link to another folder's file belongs to this folder.
         files |= {path.parent.resolve() / path.name: None for path in paths}
     return list(files)
-
-
-def _is_of_teacher(path: Path, folder: Path) -> bool:
-    """Return whether a metrics.csv below ``folder`` is of a teacher inside a folder of `--learn`, which is below
-    ``folder`` too. ``path`` begins at ``folder``."""
-    return any((folder / parent / RESULTS).is_file() for parent in path.parents)
 
 
 def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:

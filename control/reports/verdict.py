@@ -35,8 +35,8 @@ Act = Callable[[Tensor], Tensor]
 SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
 MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
-# Maximum numbers of constant actions that play `CHOICE_EPISODES`, and of discrete ones that are tried before.
-MOST_CONSTANTS, MOST_CANDIDATES = 9, 64
+MOST_CONSTANTS = 9  # maximum number of constant actions that play `CHOICE_EPISODES`
+MOST_CANDIDATES = 64  # maximum number of discrete actions, of which a round selects `MOST_CONSTANTS`
 _SMALL_MARGIN = 0.05  # of the way from random play to the teacher
 _WAY = "of the way from random play to the teacher"
 
@@ -266,7 +266,7 @@ class Verdict(Baselines):
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return a verdict about several kinds of agents that trained on a bandit, as data for JSON. ``verdicts`` maps the
     name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. It
-    has advice unless a kind also comes near the teacher (`GOOD_FRACTION`)."""
+    has no advice if it passes and a kind comes near the teacher (`GOOD_FRACTION`)."""
     first_verdict = next(iter(verdicts.values()))  # all have the same baselines and advice
     shares = [f"{verdict.share_text} ({name})" for name, verdict in verdicts.items() if verdict.passed]
     failures = [f"{name}: {verdict.failure}" for name, verdict in verdicts.items() if not verdict.passed]

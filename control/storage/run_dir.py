@@ -51,6 +51,11 @@ def run_folder_of(file: Path) -> Path:
     return file.parent.parent if file.parent.name == "checkpoints" else file.parent
 
 
+def learn_folder(path: Path) -> Path | None:
+    """Return the folder of `--learn` that contains ``path``, such as its teacher's run. None if there is none."""
+    return next((folder for folder in path.parents if (folder / RESULTS).is_file()), None)
+
+
 def version_folders(folder: Path) -> list[Path]:
     """Return the run folders ``version_K`` in ``folder`` (`parent`), oldest first. They are runs with the same
     implementation, environment and seed. Empty if the folder does not exist."""
