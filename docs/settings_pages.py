@@ -45,7 +45,9 @@ _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
 INTRODUCTION = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
-keyword in Python (`lr=1e-3`), by the same name.
+keyword in Python (`lr=1e-3`), by the same name. Searches and each family have a page; settings of every run follow below.
+
+{links}
 
 {words}
 
@@ -53,10 +55,6 @@ keyword in Python (`lr=1e-3`), by the same name.
 `--help WORD` those with a word, `--plot --help` those of a command. The default is in parentheses after the name, and
 *also* introduces other names that are accepted. Letters in brackets are sources, named at the end of each page. These
 pages are made by `python -m docs.settings_pages`.
-
-Searches and each family have a page:
-
-{links}
 """
 TOCTREE = """```{{toctree}}
 :hidden:

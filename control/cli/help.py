@@ -51,7 +51,7 @@ _MORE = (
 )
 _LOOPS = {"episodes": "learn after episodes", "steps": "learn after steps"}  # `Family.learns_from` -> heading
 SYNTAX = (
-    "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
+    "A bare flag switches on (--record), --no_record off; lists are 64,64 or 64 64; null stands for none. Where a "
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, and lists have at most "
     f"{MAX_ITEMS} items. Integers may be written 1000 or 1e3."
 )
