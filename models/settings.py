@@ -54,11 +54,13 @@ class SettingError(UserError, ValueError):
     :param line: The message.
     :param name: The setting at fault, with which the caller can say which file contains the value. Empty if there are
         several.
+    :param errors: The errors that this one stands for, if they are several. ``line`` has a line for each.
     """
 
-    def __init__(self, line: str, name: str = ""):
+    def __init__(self, line: str, name: str = "", errors: Sequence["SettingError"] = ()):
         super().__init__(line)
         self.name = name
+        self.errors = errors
 
 
 def rename_setting(error: SettingError, name: str, typed_name: str) -> SettingError:
@@ -67,20 +69,12 @@ def rename_setting(error: SettingError, name: str, typed_name: str) -> SettingEr
     return SettingError(str(error).replace(name, typed_name, 1), typed_name)
 
 
-class SettingErrors(SettingError):
-    """Several SettingErrors as one; ``str(e)`` has a line for each of ``errors``."""
-
-    def __init__(self, errors: Sequence[SettingError]):
-        super().__init__("\n".join(map(str, errors)))
-        self.errors = tuple(errors)
-
-
 def raise_all(errors: Sequence[SettingError]) -> None:
-    """Raise the only one of ``errors``, or several as one SettingErrors. Do nothing if there are none."""
+    """Raise the only one of ``errors``, or several as one. Do nothing if there are none."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise SettingErrors(errors)
+        raise SettingError("\n".join(map(str, errors)), errors=tuple(errors))
 
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None  # Numba compiles to machine code

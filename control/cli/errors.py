@@ -4,9 +4,10 @@ error is a bug and keeps its traceback. Imports no torch."""
 import errno
 import os
 import sys
+from collections.abc import Sequence
 
 from control.cli.colour import paint, wrap_text
-from models.settings import SettingError, SettingErrors, UserError, shorten
+from models.settings import SettingError, UserError, shorten
 
 PROJECT_MODULES = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a full or broken disk
@@ -29,17 +30,12 @@ _ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, er
 
 def user_messages(error: BaseException) -> list[str] | None:
     """Return the messages of an error for the user, at most `MAX_LINES` lines. Return None if the error is a bug."""
-    errors = single_errors(error) if isinstance(error, SettingError) else [error]
+    errors: Sequence[BaseException] = error.errors if isinstance(error, SettingError) and error.errors else [error]
     messages = [one_line(part) for part in errors[:MAX_LINES]]
     lines = [message for message in messages if message is not None]
     if len(errors) > MAX_LINES:
         lines[-1] += f" (and {len(errors) - MAX_LINES} settings more)"
     return lines if lines else None
-
-
-def single_errors(error: SettingError) -> list[SettingError]:
-    """Return the errors that SettingErrors contains, or a single error in a list."""
-    return list(error.errors) if isinstance(error, SettingErrors) else [error]
 
 
 def one_line(error: BaseException) -> str | None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from control.cli.errors import single_errors
 from control.cli.originals import from_original, is_original
 from control.cli.together import missing_hint
 from control.cli.words import check_text, pairs_of
@@ -54,7 +53,7 @@ def errors_in(path: str) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        raise_all([SettingError(f"{path}: {part}") for part in single_errors(error)])
+        raise_all([SettingError(f"{path}: {part}") for part in error.errors or [error]])
     except RecursionError as error:
         raise SettingError(f"{path}: nested too deep") from error
 
@@ -126,7 +125,6 @@ class _TextLoader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Construct a mapping without repeated names."""
         node_values = super().construct_mapping(node, deep)
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
             _unique_names([(key.value, None) for key, _ in node.value])  # raises the error, which names it

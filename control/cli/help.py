@@ -203,14 +203,10 @@ def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
     return "\n".join([*parts, "", _wrap(line)])
 
 
-def _width() -> int:
-    """Return the number of columns of the page."""
-    return max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
-
-
 def _wrap(text: str, indent: str = "") -> str:
     """Return ``text`` as lines that fit the page."""
-    return textwrap.fill(" ".join(text.split()), _width(), initial_indent=indent, subsequent_indent=indent)
+    width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
+    return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
 
 def _groups(
@@ -247,11 +243,11 @@ def _notes_without_effect(defaults: Settings, valid_flags: Flags) -> dict[str, s
 
 def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str] | None) -> list[str]:
     """Return help entries for ``listed`` settings. ``notes`` (setting -> note) follow in brackets."""
-    entries = []
-    for flag in listed:
-        note = f" [{notes[flag.name]}]" if flag.name in notes else ""
-        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{note}"))
-    return entries
+    brackets = {name: f" [{note}]" for name, note in notes.items()}
+    return [
+        _entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{brackets.get(flag.name, '')}")
+        for flag in listed
+    ]
 
 
 def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from control.cli import options
-from control.cli.errors import single_errors
 from control.cli.options import FLAG_ONLY, parameters
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
 from control.cli.settings import DECIDING, Settings, agents_of, defaults_for, settings_with, subcommand_in
@@ -37,10 +36,8 @@ def parse(argv: Sequence[str]) -> Settings:
         raise SettingError("--config is given twice; allowed: one file")
     if "use_tune" in words:
         words = _with_search_file(words)
-    modules: list[str] = []  # [a, b, c] for --import a,b --import c
-    for name, module_words in pairs:
-        if name == "import":
-            modules += ",".join(module_words).split(",")  # without a word [""], which cannot be imported
+    imports = [",".join(module_words) for name, module_words in pairs if name == "import"]
+    modules = ",".join(imports).split(",") if imports else []  # [a, b, c] for --import a,b --import c
     for module in modules:
         import_module("import", module)
     file = one_word("config", words["config"]) if "config" in words else ""
@@ -118,7 +115,6 @@ def _settings_from_words(
         aliases |= {setting: alias for alias, setting in renamed.items()}
         if prefix and renamed:
             _print_translations(typed_words, renamed, flag_words)
-        changed: dict[str, list[str]] = {}
         if _is_set("eval_agent", flag_words):
             valid_names = valid_flags.keys() | {f"no_{name}" for name in valid_flags}
             changed = {name: [*map(as_word, words)] for name, words in flag_words.items() if name not in valid_names}
@@ -133,7 +129,7 @@ def _settings_from_words(
         return _build_settings({**file_values, **flag_values}, defaults, valid_flags, flag_values.keys())
     except SettingError as error:
         only_in_file = file_words.keys() - flag_words.keys()
-        raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in single_errors(error)])
+        raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in error.errors or [error]])
         raise  # never reached, because `raise_all` raises; mypy does not know that
 
 
@@ -316,12 +312,18 @@ def _build_settings(
     values: Mapping[str, Any], defaults: Settings, valid_flags: Flags, flag_names: Collection[str]
 ) -> Settings:
     """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
-    become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
-    Raises SettingError for values that conflict or have no effect."""
+    become part of ``gamename``, as in ``procmaze,grid_size=5``. ``flag_names`` are the names in ``values`` that are
+    from flags, and not from a file. Raises SettingError for values that conflict or have no effect."""
+    from envs.names import split_name, with_parameters
+
     game = defaults.run.gamename
     parameter_values = {name: values[name] for name in parameters(game) if name in values}
     if parameter_values:
-        game = _name_with_parameters(values.get("gamename", game), parameter_values, flag_names)
+        base_game, from_name = split_name(values.get("gamename", game))
+        from_flags = {name: value for name, value in parameter_values.items() if name in flag_names}
+        # A name from a flag overrides parameters from a file, and a name from the file does not.
+        from_file_and_name = parameter_values | from_name if "gamename" in flag_names else from_name | parameter_values
+        game = with_parameters(base_game, from_file_and_name | from_flags).name
     values = {name: value for name, value in values.items() if name not in parameter_values}
     typed_flags = [name for name in values if name in flag_names]
     explicit_names = {name.partition(".")[0] for name in (*values, *defaults.changed)}  # "command" for any command
@@ -334,17 +336,3 @@ def _build_settings(
         settings = settings_with(defaults_for(values), values)
     check_together(settings, typed_flags, valid_flags)
     return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))
-
-
-def _name_with_parameters(name: str, values: Mapping[str, Any], flag_names: Collection[str]) -> str:
-    """Return the ``name`` of a game with the parameters in ``values``, such as ``procmaze,grid_size=5``. The name may
-    have parameters too. A parameter from a flag (``flag_names``) overrides the name, and the name overrides a parameter
-    from a file. If the name is from the file as well, the parameter overrides it."""
-    from envs.names import split_name, with_parameters
-
-    game, values_in_name = split_name(name)
-    from_flags = {name: value for name, value in values.items() if name in flag_names}
-    from_file = {name: value for name, value in values.items() if name not in flag_names}
-    if "gamename" in flag_names:
-        return with_parameters(game, from_file | values_in_name | from_flags).name
-    return with_parameters(game, values_in_name | from_file | from_flags).name

@@ -88,12 +88,6 @@ class Outcome:
             joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else sum(values)
         return cls(**joined)
 
-    def reordered(self, order: Tensor) -> "Outcome":
-        """Return a copy in which agent i is the agent ``order[i]`` of this outcome."""
-        fields: dict[str, Any] = vars(self)
-        tensors: dict[str, Any] = {name: value[order] for name, value in fields.items() if isinstance(value, Tensor)}
-        return dataclasses.replace(self, **tensors)
-
 
 def fresh_seeds(seed: int, name: str, count: int, num_kinds: int = 1, kind: int | None = None) -> list[int]:
     """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. A seed modulo ``num_kinds``, the number
@@ -202,7 +196,7 @@ class InnerLoop:
         # The module of machine code, whose import needs Numba; None for training in torch.
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
-        self._training_test_steps = 0  # real steps of tests during training, in the current batch of agents
+        self._test_steps = 0  # real steps of tests, in the current batch of agents
 
     def run(
         self,
@@ -231,8 +225,10 @@ class InnerLoop:
             batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
             outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
             order += rows
-        # `argsort` inverts the order, so that agent i of the outcome has seed i again.
-        return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
+        fields: dict[str, Any] = vars(Outcome.joined(outcomes))
+        inverse = torch.tensor(order).argsort()  # with it, agent i of the outcome has seed i again
+        fields |= {name: value[inverse] for name, value in fields.items() if isinstance(value, Tensor)}
+        return Outcome(**fields)
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can be trained together: of one implementation, with networks of one shape,
@@ -264,7 +260,7 @@ class InnerLoop:
     def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool) -> Outcome:
         """Train and test a batch of agents (`_batches`); see `run` for the arguments."""
         start_time = time.perf_counter()
-        self._training_test_steps = 0
+        self._test_steps = 0
         if by_target:
             assert proxies is not None
             policy = self.stages.parameters.target(proxies)  # with the highest rewards
@@ -285,7 +281,7 @@ class InnerLoop:
             curve=trained.curve,
             steps=trained.steps,
             episodes=trained.episodes,
-            test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
+            test_steps=self._test_steps,
             train_seconds=training_end - start_time,
             test_seconds=time.perf_counter() - training_end,
         )
@@ -295,11 +291,11 @@ class InnerLoop:
 
     def runs_compiled(self) -> bool:
         """Return whether some of the agents, with these settings, train in machine code."""
-        if len(self.kinds) > 1:
-            return any(self.copy_for_kind(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
             return False
-        return bool(self.compiled.can_compile_agent(self.agent_class(self.agent_config, self.stages.spaces, [0])))
+        loops = [self.copy_for_kind(kind) for kind in self.kinds]
+        agents = [loop.agent_class(loop.agent_config, self.stages.spaces, [0]) for loop in loops]
+        return any(map(self.compiled.can_compile_agent, agents))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Return the loop of fresh agents of ``seeds [N]`` before their first step, on ``proxies [N, D]`` or, if None,
@@ -322,8 +318,7 @@ class InnerLoop:
             compiled = None
         steps = math.ceil(config.inner_steps / agent.envs)  # of every environment
         compiled_tests: Any = None  # the compiled real environment, and the tests on it
-        test = None
-        test_every = 1
+        test, test_every = None, 1
         with contextlib.ExitStack() as stack:
             if with_tests and config.test_every is not None:
                 num_tests = config.inner_steps // config.test_every + 1  # the largest possible number
@@ -344,16 +339,14 @@ class InnerLoop:
             num_done = loop.steps // test_every
             returns = torch.from_numpy(tests.returns[:, :num_done])  # [M, T, K]
             trained.curve = returns.contiguous().mean(2)
-            self._training_test_steps += int(tests.lengths[:, :num_done].sum())
+            self._test_steps += int(tests.lengths[:, :num_done].sum())
         if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
             trained.policy = loop.environment.dynamics.adapted(trained.policy)
         return trained
 
     def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:
         """Return the mean return ``[M]`` of a policy in test ``number`` from 0, with ``seeds [M, tests, K]``."""
-        episodes = self._rollout(policy, real, seeds[:, number])
-        self._training_test_steps += int(episodes.lengths.sum())
-        return episodes.returns.mean(1)
+        return self._rollout(policy, real, seeds[:, number]).returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
         """Play K greedy test episodes of each of M agents on the real environment, by the agents' ``seeds [M]``."""
@@ -366,11 +359,13 @@ class InnerLoop:
         return make_environment(self.game, members, config.test_episodes, time_limit=config.test_limit)
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
-        """Play K greedy episodes of each of M members from ``seeds [M, K]``, in machine code if possible."""
-        episodes = None
-        if self.compiled is not None:
-            episodes = self.compiled.CompiledLoop(self.threads).play(policy, real, seeds)
-        return play_episodes(policy, real, seeds) if episodes is None else episodes
+        """Play K greedy episodes of each of M members from ``seeds [M, K]``, in machine code if possible. Count their
+        steps."""
+        episodes = self.compiled.CompiledLoop(self.threads).play(policy, real, seeds) if self.compiled else None
+        if episodes is None:
+            episodes = play_episodes(policy, real, seeds)
+        self._test_steps += int(episodes.lengths.sum())
+        return episodes
 
     def _rule(self, members: int) -> Rule | None:
         """Return the rule that ends the training of agents early (``inner_rule``), or None for "budget". No agent ends
@@ -394,6 +389,4 @@ class InnerLoop:
         assert isinstance(agent, InnerAgent)
         episode_counts = agent.episodes.tolist()
         seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
-        episodes = self.test(agent.with_weights(agent.flat_parameters[members]), seeds)
-        self._training_test_steps += int(episodes.lengths.sum())
-        return episodes.returns.mean(1)
+        return self.test(agent.with_weights(agent.flat_parameters[members]), seeds).returns.mean(1)

@@ -156,15 +156,12 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
         raise policy_error(source, problem, allowed) from error
     run = checkpoint.settings.run
-    problem = allowed = ""
     if family(run.implementation).learns_from == "evolution":
-        problem, allowed = ", a search without a winner", "a proxy, or an agent's checkpoint"
-    elif run.gamename.partition(",")[0] != game.partition(",")[0]:
-        problem, allowed = f", an agent on {run.gamename}", f"one on {game}"
-    elif wants_values and not hasattr(agent_class(run.implementation), "values"):
-        problem, allowed = f", but {run.implementation} has no value of each action", "clone_of actions"
-    if problem:
-        raise policy_error(source, problem, allowed)
+        raise policy_error(source, ", a search without a winner", "a proxy, or an agent's checkpoint")
+    if run.gamename.partition(",")[0] != game.partition(",")[0]:
+        raise policy_error(source, f", an agent on {run.gamename}", f"one on {game}")
+    if wants_values and not hasattr(agent_class(run.implementation), "values"):
+        raise policy_error(source, f", but {run.implementation} has no value of each action", "clone_of actions")
     with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
@@ -198,14 +195,13 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     is_discrete = isinstance(spaces.actions, Discrete)
     is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
     has_shape = is_cell or obs_space.shape == spaces.obs_shape  # `predict` takes no flattened observations
-    problem = allowed = ""
     if not has_shape or not equals_spaces(obs_space, action_space, spaces):
-        problem = f" for {obs_space} and {action_space}"
+        problem = f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}"
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
-    elif wants_values and not hasattr(model, "q_net"):  # only DQN has action values
-        problem, allowed = f", but {type(model).__name__} has no value of each action", "clone_of actions"
-    if problem:
-        raise policy_error(source, f"{_SB3_DESCRIPTION}{problem}", allowed)
+        raise policy_error(source, problem, allowed)
+    if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
+        problem = f"{_SB3_DESCRIPTION}, but {type(model).__name__} has no value of each action"
+        raise policy_error(source, problem, "clone_of actions")
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings, as_dict, default_settings, ineffective
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
-from control.loops.steps import StepGroups, StepLoop
+from control.loops.steps import StepGroups
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from envs.make import spaces_of
 from models.contract import Agent
@@ -37,8 +37,7 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         loop = EpisodeLoop(settings)
     else:
         loop = StepGroups(settings)
-        use_machine_code = partial(_use_machine_code, loop.groups, run.num_threads)
-        loop.compiled = for_training and decide_compiled(settings, is_supported=use_machine_code)
+        loop.compiled = for_training and decide_compiled(settings, partial(_use_machine_code, loop, run.num_threads))
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -48,12 +47,12 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     return loop
 
 
-def _use_machine_code(loops: Sequence[StepLoop], threads: int) -> bool:
-    """Let the agents of ``loops`` train in machine code if they can. Return whether all of them do."""
+def _use_machine_code(loop: StepGroups, threads: int) -> bool:
+    """Let the agents of ``loop`` train in machine code if they can. Return whether all of them do."""
     from control.loops.compiled_agent import use_machine_code  # imports Numba
 
-    # A list, so that every loop is changed. With a generator, `all` would end at the first False.
-    return all([use_machine_code(loop, threads) for loop in loops])
+    # A list, so that every group is changed. With a generator, `all` would end at the first False.
+    return all([use_machine_code(group, threads) for group in loop.groups])
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
@@ -73,28 +72,25 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
     """Raise SettingError if an agent of class ``agent_type`` cannot play the game of ``run``, which has these
     ``spaces``. ``inner_agent`` is the name of the agent if it trains on a learned environment or reward, else ""."""
     mismatch = _mismatch(agent_type, spaces)
-    if mismatch is None:
+    if not mismatch:
         return
-    problem, requirement = mismatch
     candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")  # one of these suits most environments
-    capable = [name for name in candidates if _mismatch(agent_class(name), spaces) is None]
-    line = f"gamename is {run.gamename!r}, {problem}; {inner_agent or run.implementation} takes {requirement}"
-    if capable:
-        line += f"; try {' or '.join(capable)}"
-    raise SettingError(line, "agent" if inner_agent else "")
+    capable = " or ".join(name for name in candidates if not _mismatch(agent_class(name), spaces))
+    line = f"gamename is {run.gamename!r}, {mismatch.format(agent=inner_agent or run.implementation)}"
+    raise SettingError(f"{line}; try {capable}" if capable else line, "agent" if inner_agent else "")
 
 
-def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None:
-    """Return None if agents of class ``agent_type`` can play in ``spaces``, otherwise two parts of an error: the
-    unsuitable property of the spaces, and the actions or observations that the agents take."""
+def _mismatch(agent_type: type[Agent], spaces: Spaces) -> str:
+    """Return "" if agents of class ``agent_type`` can play in ``spaces``, otherwise the end of an error, with the
+    placeholder ``{agent}``: the unsuitable property of the spaces, and the actions or observations that agents take."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
-        return f"whose actions are {type(spaces.actions).__name__.lower()}", f"{supported} actions"
+        return f"whose actions are {type(spaces.actions).__name__.lower()}; {{agent}} takes {supported} actions"
     if spaces.is_image and not agent_type.takes_images:
-        return "which shows images", "vectors of observations"
+        return "which shows images; {agent} takes vectors of observations"
     if agent_type.takes_cells_only and not spaces.one_hot:
-        return "whose observations are no cells", "one-hot observations"
-    return None
+        return "whose observations are no cells; {agent} takes one-hot observations"
+    return ""
 
 
 def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
@@ -122,13 +118,11 @@ def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, 
 
 def check_accelerator(run: RunConfig) -> None:
     """Raise SettingError if the run's agents cannot learn on its accelerator, or the machine has none."""
-    problem = ""
+    line = f"accelerator is {run.accelerator!r} (cuda)"
     if run.accelerator not in family(run.implementation).accelerators:
-        problem = f"; allowed for {run.implementation}: cpu"
-    elif run.accelerator == "gpu" and not torch.cuda.is_available():
-        problem = f", but torch {torch.__version__} finds no GPU; allowed here: cpu"
-    if problem:
-        raise SettingError(f"accelerator is {run.accelerator!r} (cuda){problem}", "accelerator")
+        raise SettingError(f"{line}; allowed for {run.implementation}: cpu", "accelerator")
+    if run.accelerator == "gpu" and not torch.cuda.is_available():
+        raise SettingError(f"{line}, but torch {torch.__version__} finds no GPU; allowed here: cpu", "accelerator")
 
 
 def has_machine_code(settings: Settings) -> bool:
@@ -150,14 +144,10 @@ def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> boo
         if has_machine_code(settings) and not HAS_NUMBA and not is_explicit:  # without Numba, the default is off
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
-    problem = ""
-    if not HAS_NUMBA:
-        problem = "Numba is not installed"
-    elif not (has_machine_code(settings) and is_supported()):
-        agent = settings.run.implementation if settings.proxy is None else settings.run.agent
-        problem = f"{agent} with these settings has no machine code"
-    if problem:
+    if not HAS_NUMBA or not (has_machine_code(settings) and is_supported()):
         if is_explicit:
+            agent = settings.run.implementation if settings.proxy is None else settings.run.agent
+            problem = f"{agent} with these settings has no machine code" if HAS_NUMBA else "Numba is not installed"
             raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
         return False
     from models.machine import keeps_cache

@@ -12,17 +12,8 @@ import torch
 from torch import Tensor
 
 from control.cli.progress import Watch
-from control.loops.compiled import (
-    KINDS,
-    CompiledLoop,
-    MachineCode,
-    can_compile,
-    can_compile_agent,
-    choose,
-    improve,
-    num_steps,
-    remember,
-)
+from control.loops import compiled
+from control.loops.compiled import KINDS, MachineCode, choose, improve, remember
 from control.loops.steps import Ended, StepLoop
 from control.loops.threads import for_members
 from models.machine import Array, exact_inlined, kernel
@@ -89,25 +80,31 @@ class CompiledAgent(MachineCode):
         super().__init__(threads)
         self.loop = loop
         self.agent: Any = loop.agent
-        self._steps_left = 0  # steps of the epoch after the current block
-        self._block_steps = 0  # steps in the current block
-        self._step = 0  # steps of the current block that have been made
-        self._continuous = isinstance(self.agent.spaces.actions, Continuous)
+        # Steps of the epoch after the current block, steps in this block, and the steps of it that have been made.
+        self._steps_left = self._block_steps = self._step = 0
         self._loss = torch.full((self.agent.members,), torch.nan)
-        self._python_step = _make_python_step(self.agent)
+        by_env = self.agent.members, self.agent.envs  # [M, E]
+        obs_size, actions = self.agent.spaces.obs_shape[0], self.agent.spaces.actions
+        action_size = actions.size if isinstance(actions, Continuous) else 0
+        self._python_step = PythonStep(
+            obs=np.zeros((*by_env, obs_size), np.float32),
+            actions=np.zeros(by_env, np.int64),
+            continuous_actions=np.zeros((*by_env, action_size), np.float32),
+            next_obs=np.zeros((*by_env, obs_size), np.float32),
+            rewards=np.zeros(by_env, np.float32),
+            discounts=np.zeros(by_env, np.float32),
+            done=np.zeros(by_env, np.bool_),
+            state=np.zeros(0),
+        )
         self._work: list[Any] = []  # `Work` of each thread; empty before the first block
 
     def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """See `StepLoop.advance`. ``pause`` has no effect."""
-        self._plan(count)
+        self._steps_left, self._block_steps, self._step = count, 0, 0  # an error may have left a block unfinished
         return loop.advance_by_steps(count, running)
 
-    def _plan(self, steps: int) -> None:
-        """Prepare for ``steps`` steps. An error may have left an earlier block unfinished."""
-        self._steps_left, self._block_steps, self._step = steps, 0, 0
-
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        self._plan(steps)
+        self._steps_left, self._block_steps, self._step = steps, 0, 0
         self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
         return loop.epoch_by_steps(steps, watch)
 
@@ -115,7 +112,7 @@ class CompiledAgent(MachineCode):
         """Take the random numbers of the next steps."""
         agent, kind = self.agent, KINDS[type(self.agent)]
         self._random_numbers = agent.noise.take(self._steps_left)
-        self._block_steps, self._step = num_steps(self._random_numbers), 0
+        self._block_steps, self._step = compiled.num_steps(self._random_numbers), 0
         self._steps_left -= self._block_steps
         self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
         if not self._work:
@@ -137,8 +134,8 @@ class CompiledAgent(MachineCode):
         if not self._has_actions:
             self._python_step.obs[:] = obs.numpy()
             self._run(_act, self._step)
-        actions = self._python_step.continuous_actions if self._continuous else self._python_step.actions
-        return torch.from_numpy(actions.copy())
+        step = self._python_step
+        return torch.from_numpy((step.continuous_actions if step.continuous_actions.size else step.actions).copy())
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
@@ -172,30 +169,13 @@ class CompiledAgent(MachineCode):
         compiled_agent.learn()
 
 
-def _make_python_step(agent: Any) -> PythonStep:
-    """Return a `PythonStep` of zeros for the environments of ``agent``."""
-    by_env = agent.members, agent.envs  # [M, E]
-    obs_size = agent.spaces.obs_shape[0]
-    action_size = agent.spaces.actions.size if isinstance(agent.spaces.actions, Continuous) else 0
-    return PythonStep(
-        obs=np.zeros((*by_env, obs_size), np.float32),
-        actions=np.zeros(by_env, np.int64),
-        continuous_actions=np.zeros((*by_env, action_size), np.float32),
-        next_obs=np.zeros((*by_env, obs_size), np.float32),
-        rewards=np.zeros(by_env, np.float32),
-        discounts=np.zeros(by_env, np.float32),
-        done=np.zeros(by_env, np.bool_),
-        state=np.zeros(0),
-    )
-
-
 def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
     """Make `StepLoop.epoch` train in machine code: in whole blocks or, if Python must step the environment, step by
     step. Return False and change nothing if the agent has no machine code for its settings."""
-    if not can_compile_agent(loop.agent):
+    if not compiled.can_compile_agent(loop.agent):
         return False
-    if can_compile(loop):
-        loop.machine_code = CompiledLoop(threads)
+    if compiled.can_compile(loop):
+        loop.machine_code = compiled.CompiledLoop(threads)
     else:
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
     return True
