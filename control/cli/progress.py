@@ -59,7 +59,6 @@ class Meter:
 
     @classmethod
     def end_compiling(cls) -> None:
-        """Let the clock go on."""
         if cls._compiling_since is not None:
             cls._compile_seconds += time.monotonic() - cls._compiling_since
             cls._compiling_since = None
@@ -96,7 +95,6 @@ class Meter:
             print(f"  {label}: {100 * fraction:.0f} %, {left_text} left", flush=True)
 
     def close(self) -> None:
-        """Erase the bar."""
         if self.bar is not None:
             self.bar.close()
         Meter._open.remove(self)

@@ -137,9 +137,7 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 def default_settings(settings: Settings) -> dict[str, Any]:
     """Return setting -> default value for the implementation, environment, preset, proxy and agents of ``settings``."""
     values = as_dict(settings)
-    deciding_names = set(DECIDING)
-    for config in settings.configs:
-        deciding_names |= names_with(config, "chooses")
+    deciding_names = {*DECIDING}.union(*(names_with(config, "chooses") for config in settings.configs))
     return as_dict(defaults_for({name: values[name] for name in deciding_names}))
 
 
@@ -165,12 +163,9 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     if values.get("total_steps") is not None and end_name != "total_steps":
         values = {end_name: None, **values}  # else its default might end the training before ``total_steps``
     settings = defaults.with_values(values)
-    if settings.proxy is None:
-        configs = {run.implementation: settings.agent}
-    else:
-        configs = {run.implementation: settings.proxy}
-        for agent_name, _, config in family_parts(settings.agent, parse_agents(run.agent)):
-            configs[agent_name] = config
+    configs = {run.implementation: settings.proxy or settings.agent}
+    if settings.proxy is not None:
+        configs |= {name: config for name, _, config in family_parts(settings.agent, parse_agents(run.agent))}
     problems = [family(name).validate(config) for name, config in configs.items()]
     errors = [SettingError(problem) for problem in problems if problem]
     if settings.value(end_name) is None and settings.total_steps is None:
@@ -230,11 +225,10 @@ def replaced_in(implementation: str) -> dict[str, str]:
     """Return setting -> replacement for settings of a run that this implementation does not use. The replacement is the
     name of the setting to use instead, or "" if there is none."""
     family_spec = family(implementation)
-    replacements: dict[str, str] = {}
-    for field in dataclasses.fields(RunConfig):
-        by_loop = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
-        if family_spec.learns_from in by_loop:
-            replacements[field.name] = by_loop[family_spec.learns_from]
+    # By a setting of a run: by the kind of loop, such as {"episodes": "", "evolution": "inner_steps"}.
+    by_setting = {field.name: field.metadata["replaced"] for field in dataclasses.fields(RunConfig)}
+    loop = family_spec.learns_from
+    replacements = {name: by_loop[loop] for name, by_loop in by_setting.items() if loop in by_loop}
     return {**replacements, **family_spec.replaced}
 
 
@@ -249,10 +243,10 @@ def ineffective(settings: Settings) -> dict[str, str]:
     agents = parse_agents(run.agent)
     # ``setting_of_field`` maps ``lr``, for example, to ``PPO_lr`` if the agents are of several families.
     for first_agent, setting_of_field, _ in family_parts(settings.agent, agents):
-        agents_of_family = [name for name in agents if family(name) is family(first_agent)]
         reasons_by_agent = [
             _ineffective_in_agent(name, config_of(settings.agent, name, agents), missing_features)
-            for name in agents_of_family
+            for name in agents
+            if family(name) is family(first_agent)
         ]
         for field, reason in reasons_by_agent[0].items():
             # With ``retest_drawn``, a search varies the settings in ``vary`` when it re-evaluates its best means.

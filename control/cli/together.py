@@ -1,7 +1,7 @@
 """Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,19 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
     run = settings.run
     if run.resume and run.reload:
         raise SettingError("--resume and --reload exclude each other")
-    check_effects(flags_without_effect(settings, typed, valid_flags), settings)
+    check_effects(dict(flags_without_effect(settings, typed, valid_flags)), settings)
     wrong = [*_missing_files(run), *_missing_files(settings.subcommand)]
     if run.exp_name in (".", ".."):
         wrong.append(SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name"))
     raise_all(wrong)
 
 
-def check_effects(without_effect: Iterable[tuple[str, str]], settings: Settings | None = None) -> None:
-    """Raise SettingError for flags without effect. Each is a pair of the setting's name and the end of its message
-    after "has no effect", such as ``("lr", " with --plot")``. If it is a switch that is off in ``settings``, the flag
-    is ``--no_NAME``."""
-    configs = () if settings is None else settings.configs
+def check_effects(without_effect: Mapping[str, str], settings: Settings | None = None) -> None:
+    """Raise SettingError for flags without effect: setting -> the end of its message after "has no effect", such as
+    ``{"lr": " with --plot"}``. If it is a switch that is off in ``settings``, the flag is ``--no_NAME``."""
     errors: list[SettingError] = []
-    for name, message_end in without_effect:
-        is_off = any(getattr(config, name, None) is False for config in configs)
+    for name, message_end in without_effect.items():
+        is_off = settings is not None and any(getattr(config, name, None) is False for config in settings.configs)
         errors.append(SettingError(f"--{'no_' * is_off}{name} has no effect{message_end}", name))
     raise_all(errors)
 

@@ -223,9 +223,8 @@ def write_proxy(
 ) -> None:
     """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
     ``scores``, and the command that makes it: ``text``, or by default the command of the run with these settings."""
-    omitted: set[str] = set()  # settings that do not affect results
-    for config in settings.configs:
-        omitted |= names_with(config, "outcome", False)
+    # Settings that do not affect results.
+    omitted = set[str]().union(*(names_with(config, "outcome", False) for config in settings.configs))
     description = {
         "command": text or command_line(settings, omitted),
         "settings": {name: value for name, value in effective_values(settings).items() if name not in omitted},

@@ -97,7 +97,12 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     loop_settings = settings_to_play(played_settings, episodes)
     with contextlib.closing(trained_loop(checkpoint, loop_settings, run.seed)) as loop:
         episode_loop = obedience.commanded_loop(loop, implementation) if options.obedience else None
-        modes = _evaluation_modes(loop, options.evaluation, implementation)
+        modes = loop.evaluation_modes
+        if options.evaluation != "both":
+            if options.evaluation not in modes:
+                problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
+                raise SettingError(f"{problem}; allowed: {', '.join(modes)}")
+            modes = (options.evaluation,)
         if run.record:
             check_recording(loop_settings.run)
         if options.export is not None:
@@ -129,17 +134,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 stem += f"_{run_dir.safe_name(game)}"
             is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
-
-
-def _evaluation_modes(loop: Loop, evaluation: str, implementation: str) -> tuple[str, ...]:
-    """Return the modes to evaluate, such as ``("greedy", "sampled")``. With ``evaluation`` "both", they are all modes
-    of the loop. Raises SettingError if the loop lacks the mode ``evaluation``."""
-    if evaluation == "both":
-        return loop.evaluation_modes
-    if evaluation not in loop.evaluation_modes:
-        problem = f"evaluation is {evaluation!r}, which has no effect with {implementation}"
-        raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
-    return (evaluation,)
 
 
 def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
@@ -178,16 +172,14 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     base_game, parameters = split_name(game_name)
     run_here = dataclasses.replace(trained_run, gamename=game_name)
     changes = changes_of(settings, dataclasses.replace(trained_settings, run=run_here))
-    unused = (_PROXY_ONLY_SETTINGS & explicit_names) | (changes.keys() - base_game.parameter_values())
-    message_end = " with --eval_agent of a checkpoint, which holds its agent"
-    check_effects(((name, message_end) for name in sorted(unused)), settings)
+    unused = sorted((_PROXY_ONLY_SETTINGS & explicit_names) | (changes.keys() - base_game.parameter_values()))
+    check_effects(dict.fromkeys(unused, " with --eval_agent of a checkpoint, which holds its agent"), settings)
     game = with_parameters(base_game, parameters | changes).name  # such as procmaze,grid_size=5
     if settings.subcommand.obedience:
-        names = {"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names
-        message_end = " with --obedience, which only commands returns"
-        check_effects(((name, message_end) for name in sorted(names)), settings)
+        unused = sorted({"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names)
+        check_effects(dict.fromkeys(unused, " with --obedience, which only commands returns"), settings)
         if game != trained_run.gamename:
-            check_effects([("obedience", f" with gamename {game}: its commands are those of {trained_run.gamename}")])
+            check_effects({"obedience": f" with gamename {game}: its commands are those of {trained_run.gamename}"})
     if game != trained_run.gamename:
         trained_settings = settings_in_environment(trained_settings, game)
     names = {"accelerator", *names_with(run, "outcome", False)}
@@ -278,7 +270,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     proxy. Seeds of the agents come from ``--seed``."""
     run, options = settings.run, settings.subcommand
     unused = sorted(_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names)
-    check_effects(((name, " with --eval_agent of a proxy") for name in unused), settings)
+    check_effects(dict.fromkeys(unused, " with --eval_agent of a proxy"), settings)
     agents = agents_for_proxy(settings, proxy)
     if options.num_agents < len(agents):
         line = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
@@ -394,8 +386,7 @@ def _settings_for_real_environment(agent: Any) -> Any:
     changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
     changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
     changes["eps_fraction"] = None  # exploration depends on the number of episodes
-    existing = kinds(type(agent)).keys()
-    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
+    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if hasattr(agent, name)})
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
@@ -431,13 +422,13 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     evaluated = dataclasses.replace(settings, run=run_config, proxy=config, agent=joint_config)
     reasons = ineffective(with_missing_features(evaluated, spaces))
     shared_names = shared_settings(joint_config)
-    without_effect: list[tuple[str, str]] = []
+    without_effect: dict[str, str] = {}
     for name in sorted(changed):
         joint_names = shared_names.get(name, (name,))
         if name not in names_of_agents:
-            without_effect.append((name, " with --eval_agent of a proxy"))
+            without_effect[name] = " with --eval_agent of a proxy"
         elif reasons.keys() >= set(joint_names):
-            without_effect.append((name, f": {reasons[joint_names[0]]}"))
+            without_effect[name] = f": {reasons[joint_names[0]]}"
     check_effects(without_effect)
     return agents
 

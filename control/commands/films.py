@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from control.cli.colour import note
 from control.cli.progress import progress
@@ -29,35 +29,29 @@ UNTRAINED, REAL = FILM_WORDS
 Source = Proxy | Checkpoint
 
 
-class Entry(NamedTuple):
-    """The proxy or checkpoint of a filmed agent. ``role`` is the word `untrained` or, for an agent that trains on the
-    real environment, `real`. It is "" for an agent that trains on the proxy, or of the checkpoint."""
-
-    source: Source
-    role: str
-
-
 def film_side_by_side(settings: Settings) -> int:
     """Write the film as mp4 and GIF, and print its agents and returns. Returns 0."""
     run, film_out = settings.run, settings.subcommand.film_out
     configure_process(run)
     entries = _entries(settings.subcommand.film)
-    game, *other_games = dict.fromkeys(_game_of_source(entry.source) for entry in entries)  # without repetitions
+    sources = [source for source, _ in entries]
+    games = [source.game if isinstance(source, Proxy) else source.settings.run.gamename for source in sources]
+    game, *other_games = dict.fromkeys(games)  # without repetitions
     if other_games:
         raise SettingError(f"film shows {', '.join([game, *other_games])}; allowed: one environment", "film")
-    if "agent" in settings.explicit_names and not any(isinstance(entry.source, Proxy) for entry in entries):
-        check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
+    if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for source in sources):
+        check_effects({"agent": " with --film of runs: only on a proxy an agent is trained"})
     limit = run.time_limit
     if limit is None:
-        source = entries[0].source
-        limit = source.config.test_limit if isinstance(source, Proxy) else source.settings.run.time_limit
+        first = sources[0]
+        limit = first.config.test_limit if isinstance(first, Proxy) else first.settings.run.time_limit
     check_film(game, limit, "film")
     path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
         # After an error, this removes the film's folder if it is empty. Without film_out, also the ones above it.
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))
-        actors = [_actor(settings, entry.source, entry.role, stack) for entry in entries]
+        actors = [_actor(settings, source, role, stack) for source, role in entries]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, with_gif=True, watch=watch)
     for actor, returns in zip(actors, actor_returns, strict=True):
@@ -66,30 +60,26 @@ def film_side_by_side(settings: Settings) -> int:
     return 0
 
 
-def _entries(words: Sequence[str]) -> list[Entry]:
-    """Return an entry for each of the ``words`` of ``--film``. The words `untrained` and `real` refer to the last file
-    before them or, without one, to the first file. Raises SettingError if no word is a file, or if `real` refers to a
-    run."""
+def _entries(words: Sequence[str]) -> list[tuple[Source, str]]:
+    """Return the source and the role of an agent for each of the ``words`` of ``--film``. The role is `untrained` or,
+    for an agent that trains on the real environment, `real`. It is "" for an agent that trains on the proxy, or of the
+    checkpoint. The words `untrained` and `real` refer to the last file before them or, without one, to the first file.
+    Raises SettingError if no word is a file, or if `real` refers to a run."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]  # a file may be called real
     if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")
     sources = {word: proxy_or_checkpoint(word) for word in files}
     latest_source = sources[files[0]]
-    entries: list[Entry] = []
+    entries: list[tuple[Source, str]] = []
     for word in words:
         latest_source = sources.get(word, latest_source)
         role = "" if word in sources else word
         if role == REAL and not isinstance(latest_source, Proxy):
             line = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
-        entries.append(Entry(latest_source, role))
+        entries.append((latest_source, role))
     return entries
-
-
-def _game_of_source(source: Source) -> str:
-    """Return the name of the environment of a proxy or of a checkpoint."""
-    return source.game if isinstance(source, Proxy) else source.settings.run.gamename
 
 
 def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
@@ -103,7 +93,7 @@ def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor for a source and a role (`Entry`). ``stack`` closes the environments of checkpoints."""
+    """Return the actor for a source and a role (`_entries`). ``stack`` closes the environments of checkpoints."""
     run = settings.run
     if isinstance(source, Proxy):
         agents = agents_for_proxy(settings, source)
@@ -130,7 +120,7 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
     """Train an agent of implementation ``name`` with config ``agent`` on the proxy, and return its actor. The ``role``
-    is as in `Entry`. The agent has the seed of the first agent that ``--eval_agent`` trains."""
+    is as in `_entries`. The agent has the seed of the first agent that ``--eval_agent`` trains."""
     steps = proxy.config.steps_in_use
     # The rule "tests" ends a training by tests on the real environment, which this agent does not get.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule

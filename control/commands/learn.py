@@ -213,24 +213,17 @@ def _run_stages(task: Task) -> bool:
     return not failures
 
 
-def _exam_seconds(task: Task) -> tuple[float, float]:
-    """Return rough estimates of the time of the exam: for the agents of one implementation that train on the bandit,
-    and for those that train on the task itself, in seconds."""
-    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
-    steps = task.options.exam_steps or clone_preset["inner_steps"]
-    inputs = math.prod(task.spaces.obs_shape)
-    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
-    bandit_step += _INPUT_ON_BANDIT * inputs
-    task_step = 1 / task.results["probe"]["steps_per_second"] + _TASK_UPDATE + _INPUT_ON_TASK * inputs
-    num_agents = task.options.exam_agents
-    return steps * num_agents * bandit_step, steps * min(REAL_AGENTS, num_agents) * task_step
-
-
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
     left``. It is empty if they take less than two seconds."""
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
-    bandit_seconds, task_seconds = _exam_seconds(task)
+    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
+    exam_steps, num_agents = task.options.exam_steps or clone_preset["inner_steps"], task.options.exam_agents
+    inputs = math.prod(task.spaces.obs_shape)
+    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
+    # Of the agents of one implementation that train on the bandit, and on the task itself.
+    bandit_seconds = exam_steps * num_agents * (bandit_step + _INPUT_ON_BANDIT * inputs)
+    task_seconds = exam_steps * min(REAL_AGENTS, num_agents) * (step + _TASK_UPDATE + _INPUT_ON_TASK * inputs)
     teacher_seconds = JUDGING_EPISODES * step
     if task.options.teacher is None:
         training_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)

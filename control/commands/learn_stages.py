@@ -227,9 +227,7 @@ def _measure_baselines(task: Task) -> dict[str, Any]:
 def _find_teacher(task: Task) -> dict[str, Any]:
     """Run the stage `teacher`: train a teacher, unless the user has one, and measure its returns in new episodes. The
     stage fails if the teacher is not better than random play."""
-    training: dict[str, Any] = {}  # results of the training; empty without one
-    if task.options.teacher is None:
-        training = _train_teacher(task)
+    training = _train_teacher(task) if task.options.teacher is None else {}
     act = teacher(task.teacher, task.game, task.spaces)
     score = _judge_policy(task, FunctionPolicy(act), "judging the teacher")
     policy_name = training.get("implementation", task.teacher)  # without a training, the user's file or function
@@ -420,8 +418,14 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
         for name, result in results_of(names, long_steps, on_task=False).items():
             if result["score"]["mean"] > results[name]["score"]["mean"]:
                 results[name], more_steps[name] = result, long_steps
-        if more_steps:
-            _write_deploy_steps(proxy, long_steps)
+        if more_steps:  # the file says for how many steps its agents train
+            config = dataclasses.replace(proxy.config, deploy_steps=long_steps)
+            description = {
+                **proxy.description,
+                "settings": proxy.description["settings"] | {"deploy_steps": long_steps},
+            }
+            options = {"config": config, "spaces": proxy.spaces, "game": proxy.game, "description": description}
+            files.save(proxy.path, proxy.parameters, **options)
     scores = {name: Score(**result["score"]) for name, result in results.items()}
     task_results = results_of(learners_on_task(task), base_steps, on_task=True)
     teacher_score = task.score("teacher", "score")
@@ -438,26 +442,15 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
     }
 
 
-def _write_deploy_steps(proxy: files.Proxy, steps: int) -> None:
-    """Write to the file of the proxy that its agents train for ``steps`` steps."""
-    config = dataclasses.replace(proxy.config, deploy_steps=steps)
-    description = {**proxy.description, "settings": proxy.description["settings"] | {"deploy_steps": steps}}
-    options = {"config": config, "spaces": proxy.spaces, "game": proxy.game, "description": description}
-    files.save(proxy.path, proxy.parameters, **options)
-
-
 def _train_and_test(
     task: Task, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: Watch | None
 ) -> dict[str, Any]:
     """Train fresh agents of implementation ``name`` for ``steps`` steps on the proxy or, with ``on_task``, on the task
     itself. Return their score on the task, and the steps of their training on it."""
     loop = _inner_loop(task, proxy, name, on_task, inner_steps=steps, test_episodes=_EXAM_EPISODES)
-    if on_task:
-        seeds = fresh_seeds(task.seed, f"exam of {name} on the task", min(REAL_AGENTS, task.options.exam_agents))
-        proxies = None
-    else:
-        seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
-        proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
+    count = min(REAL_AGENTS, task.options.exam_agents) if on_task else task.options.exam_agents
+    seeds = fresh_seeds(task.seed, f"exam of {name}{' on the task' if on_task else ''}", count)
+    proxies = None if on_task else proxy.parameters.expand(count, -1)  # [N, D], equal rows
     outcome = loop.run(proxies, seeds, watch=watch)
     real_steps = int(outcome.steps.sum()) if on_task else 0
     return {"score": dataclasses.asdict(Score.of(outcome.scores)), "real_steps": real_steps}

@@ -1,5 +1,6 @@
 """Search spaces of ``--use_tune``: hyperparameters and their ranges (docs/tuning.md). Imports neither torch nor ray."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -171,9 +172,13 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     kind, arguments = _kind_and_arguments(name, entry, flag)
     values: list[Any] = []
     count = 0
-    if kind == "choice":
-        values = [_read_choice(name, choice, flag) for choice in arguments]
-    else:
+    for choice in arguments if kind == "choice" else ():
+        words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+        if not all(isinstance(word, str) for word in words):
+            expected = "list of values" if flag.kind.is_list else "single value"
+            raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
+        values.append(read_value(flag, words))
+    if kind != "choice":
         *values, count = _read_range(name, kind, arguments)
     setting_values = [1 - value for value in values] if kind == "log1m" else values
     # Raises the error if a value is out of range or conflicts with other settings.
@@ -193,9 +198,8 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting
     if flag.kind.item in (int, float) and not flag.kind.is_list:
-        ranges = [kind for kind, (_, types) in KINDS.items() if types]  # all kinds except "choice"
-        if flag.kind.item is int:
-            ranges = [kind for kind in ranges if kind.endswith("randint")]
+        suffix = "randint" if flag.kind.item is int else ""
+        ranges = [kind for kind in KINDS if kind != "choice" and kind.endswith(suffix)]
     if not isinstance(entry, dict) or len(entry) != 1:
         allowed = " or ".join(["a list of choices", *ranges])
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
@@ -208,31 +212,17 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
     return kind, arguments
 
 
-def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
-    """Return the value of the setting ``name`` for a ``choice`` in a file: a text or, for a setting that is a list,
-    also a list of texts. Raises SettingError if it does not fit the setting."""
-    words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
-    if not all(isinstance(word, str) for word in words):
-        expected = "list of values" if flag.kind.is_list else "single value"
-        raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
-    return read_value(flag, words)
-
-
 def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, float, int]:
     """Return ``(low, high, count)`` for a range: its ends, and the number of points of a grid, 0 for other ranges.
     ``arguments`` are the texts in the file. Raises SettingError if they are not valid."""
     allowed, types = KINDS[kind]
-    try:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # no numbers: the error below
         low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
-        count = 0
         if kind == "logspace":  # its numbers are exponents and a count
-            low, high, count = 10.0**low, 10.0**high, counts[0]
+            low, high = 10.0**low, 10.0**high
         is_ordered = -math.inf < low < high < math.inf
         has_logarithm = low > 0 or not kind.startswith("log")
-        has_ends = count >= 2 or kind != "logspace"  # a grid has two points or more
-        if is_ordered and has_logarithm and has_ends:
-            return low, high, count
-    except (ValueError, TypeError, OverflowError):
-        pass  # no numbers: the error below
+        if is_ordered and has_logarithm and min(counts, default=2) >= 2:  # a grid has two points or more
+            return low, high, sum(counts)
     text = ", ".join(map(str, arguments))
     raise SettingError(f"{name}: {kind} is [{text}]; allowed: {allowed}, the lower first")

@@ -115,21 +115,16 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         except StopNow:
             if verbose:
                 ending.print_interrupted()
-                _show_continuation(module.settings, folder)
+                if (folder / run_dir.LAST_CHECKPOINT).exists():
+                    show_next([], [resume_command(module.settings)])
+                elif not module.settings.run.no_checkpoint:
+                    note("no checkpoint was saved yet; --checkpoint_every 1 saves sooner")
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started) and not stop.stop_requested
         if finished:  # everything is printed and written
             passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
             ending.status = 0 if passed else 1
     return finished
-
-
-def _show_continuation(settings: Settings, folder: Path) -> None:
-    """Print the command that continues an interrupted run, or how to save a checkpoint sooner if it has none."""
-    if (folder / run_dir.LAST_CHECKPOINT).exists():
-        show_next([], [resume_command(settings)])
-    elif not settings.run.no_checkpoint:
-        note("no checkpoint was saved yet; --checkpoint_every 1 saves sooner")
 
 
 def _print_heading(module: RunModule, folder: Path) -> None:

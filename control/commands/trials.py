@@ -158,11 +158,9 @@ class Search:
             self.problems.append(problem)
         else:
             unit, length = trial_length(self.settings)
-            between_evaluations = self.settings.schedule.eval_every if unit == "epoch" else 1
-            next_evaluation = trial.last.get(unit, 0) + between_evaluations
+            next_evaluation = trial.last.get(unit, 0) + (self.settings.schedule.eval_every if unit == "epoch" else 1)
             # With a length in steps, the number of steps of the last evaluation is unknown.
-            is_complete = unit == "env_steps" or next_evaluation > length
-            trial.status = "finished" if is_complete else "stopped early"
+            trial.status = "finished" if unit == "env_steps" or next_evaluation > length else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
         num_ended = sum(other.status in ENDED for other in self.trials.values())
         self._print(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
@@ -202,7 +200,11 @@ class Search:
         self.write()
         best = self.scored[:_NUM_BEST]
         if not best and not interrupted:
-            raise UserError(self._failure_text())
+            problem = "no trial was evaluated"
+            if self.problems:
+                problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
+            logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
+            raise UserError(f"{problem}{logs}")
         statuses = collections.Counter(trial.status for trial in self.trials.values())
         counts = [f"{count} {status}" for status, count in statuses.items()]
         trials = "1 trial" if len(self.trials) == 1 else f"{len(self.trials)} trials"
@@ -229,15 +231,6 @@ class Search:
             commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         return 130 if interrupted else 0
-
-    def _failure_text(self) -> str:
-        """Return the reason why no trial has a score."""
-        problem = "no trial was evaluated"
-        if self.problems:
-            problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
-        if list(self.folder.glob("trial_*/log.txt")):
-            problem += f"; see {self.folder}/trial_*/log.txt"
-        return problem
 
     def _checkpoint(self, trial: Trial) -> Path | None:
         """Return the checkpoint of a trial with its best score, None if there is none."""
@@ -364,12 +357,10 @@ def with_trial_defaults(settings: Settings) -> Settings:
     defaults: dict[str, Any] = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
     changes: dict[str, Any] = {"tune_objective": objective}
     if objective != "score":
-        errors_of_settings = []
-        for name in ("solved_reward", "generations" if objective == "generations" else "total_steps"):
-            if settings.value(name) is None:
-                line = f"tune_objective is {objective!r}, but {name} is null; allowed: score, or a value of {name}"
-                errors_of_settings.append(SettingError(line, "tune_objective"))
-        raise_all(errors_of_settings)
+        needed = ("solved_reward", "generations" if objective == "generations" else "total_steps")
+        missing = [name for name in needed if settings.value(name) is None]
+        line = f"tune_objective is {objective!r}, but {{0}} is null; allowed: score, or a value of {{0}}"
+        raise_all([SettingError(line.format(name), "tune_objective") for name in missing])
         changes["quit_when_solved"] = True
         defaults["eval_every"] = 1  # to end with the generation that solves the task
     changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}
@@ -384,10 +375,8 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
     with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
             outcomes.append(_run_search(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
-            measurements: dict[str, float] = {SEARCHES: len(outcomes)}
-            for name in outcomes[0]:
-                measurements[name] = sum(outcome[name] for outcome in outcomes) / len(outcomes)  # mean of the searches
-            report(measurements)
+            means = {name: sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in outcomes[0]}
+            report({SEARCHES: len(outcomes), **means})
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:

@@ -160,16 +160,14 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     trial_folder = folder / ray_tune.get_context().get_trial_name()
     run, search_config = settings.run, settings.subcommand
     saves_for_ray = search_config.tune_algorithm in DEPENDENT  # the algorithm continues trials from checkpoints
-    problem = ""
     if not folder.is_dir():
-        problem = f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share"
+        line = f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share"
+        raise TrialFailed(line)
     try:
         import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))
     except SettingError as error:
-        problem = str(error)
-    if problem:
-        raise TrialFailed(problem)
+        raise TrialFailed(str(error)) from None
     if saves_for_ray:
         settings = settings.replace(checkpoint_every=settings.schedule.eval_every)
 
@@ -187,13 +185,11 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     if settings.proxy is not None:
         trials.run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
-    ray_checkpoint = ray_tune.get_checkpoint()
-    if ray_checkpoint is not None:  # may be another trial's
-        with ray_checkpoint.as_directory() as checkpoint_folder:
-            trials.run_trial(settings, trial_folder, Path(checkpoint_folder, "last.ckpt"), report)
-        return
     last_checkpoint = trial_folder / run_dir.LAST_CHECKPOINT  # exists after an interruption
-    trials.run_trial(settings, trial_folder, last_checkpoint if last_checkpoint.exists() else None, report)
+    with contextlib.ExitStack() as stack:
+        if ray_checkpoint := ray_tune.get_checkpoint():  # may be another trial's
+            last_checkpoint = Path(stack.enter_context(ray_checkpoint.as_directory()), "last.ckpt")
+        trials.run_trial(settings, trial_folder, last_checkpoint if last_checkpoint.exists() else None, report)
 
 
 def _domains(space: Space) -> dict[str, Any]:

@@ -131,11 +131,9 @@ class InitialSearch:
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
         search. After every ``generations`` generations, the better half goes on (successive halving)."""
-        make_strategy = STRATEGIES[self.config.strategy]
-        strategies: dict[int, Strategy] = {}  # by row of ``candidates``
-        for row, candidate in enumerate(candidates):
-            searched = self.stages.searched_part(candidate)  # the numbers [K] that a search changes
-            strategies[row] = make_strategy(self.config, searched)
+        searched = map(self.stages.searched_part, candidates)  # the numbers [K] that a search changes
+        # By row of ``candidates``.
+        strategies = {row: STRATEGIES[self.config.strategy](self.config, mean) for row, mean in enumerate(searched)}
         generations_done = 0
         while len(strategies) > 1:
             scores: dict[int, float] = {}  # of the latest generation, by row

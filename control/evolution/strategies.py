@@ -85,7 +85,6 @@ class NES(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]``: the old one after weight decay, plus the weighted sum of the noise."""
         sign = torch.ones(self.rows, dtype=torch.float64)
         if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
@@ -126,7 +125,6 @@ class OpenAIES(Strategy):
         return gradient - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]`` after a step of Adam, and update Adam's moments."""
         gradient = self.gradient(noise, fitness)
         beta1, beta2 = self.betas
         self.steps += 1
@@ -156,7 +154,6 @@ class SNES(Strategy):
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]``, and update ``noise_std``."""
         utility = shaping.shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
@@ -181,7 +178,6 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]``. If the fitness of all used members is equal, the mean only decays."""
         sound_fitness, _ = shaping.without_failures(fitness)
         pairs = sound_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
         num_best = math.ceil(self.rows / 2)  # half of the pairs
