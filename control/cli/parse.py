@@ -13,10 +13,10 @@ from control.cli.options import FLAG_ONLY, parameters
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
 from control.cli.settings import DECIDING, Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
-from control.cli.words import NULL, Flags, Words, as_word, one_word, pairs_of, read_value, read_values, split
+from control.cli.words import NULL, Flags, Pair, Words, as_word, check_text, one_word, pairs_of, read_value, read_values
 from models.mixture import expand_shared
 from models.registry import canonical_names, family, implementations
-from models.settings import SettingError, format_value, kinds, names_with, raise_all
+from models.settings import SettingError, format_value, kinds, match_spelling, names_with, raise_all
 from models.vocabulary import translate, vocabulary
 
 
@@ -44,6 +44,38 @@ def parse(argv: Sequence[str]) -> Settings:
     flag_words = {name: value_words for name, value_words in words.items() if name not in FLAG_ONLY}
     settings = _settings_from_words(flag_words, "--", file, words.get("help"))
     return dataclasses.replace(settings, imports=tuple(modules))
+
+
+def split(argv: Sequence[str]) -> list[Pair]:
+    """Split the arguments of a command line into pairs: ``--a=1 --b --c 2 3`` becomes ``[("a", ["1"]), ("b", []), ("c",
+    ["2", "3"])]``. ``-h`` becomes ``--help``, and hyphens in names become underscores. Raises SettingError for words
+    before the first flag and for bytes that are not UTF-8."""
+    pairs: list[Pair] = []
+    for word in argv:
+        flag, equals, value = ("--help" if word == "-h" else word).partition("=")
+        name = flag.removeprefix("--")
+        if flag.startswith("--") and name:
+            underscored = re.sub(r"(?<=\w)-", "_", name)  # but a hyphen at the start remains
+            pairs.append((underscored, [value] if equals else []))
+        elif pairs:
+            pairs[-1][1].append(word)
+        else:
+            raise SettingError(f"{word!r} is not a flag; flags start with --{_flag_hint(word)}")
+    check_text(pairs)
+    return pairs
+
+
+def _flag_hint(word: str) -> str:
+    """Return ``"; did you mean '--implementation PPO'?"`` for the word ``ppo``, a similar text for the name of an
+    environment, and ``""`` for any other word."""
+    from envs.names import GAMES
+
+    implementation, game = match_spelling(word, implementations()), match_spelling(word, GAMES)
+    if implementation in implementations():
+        return f"; did you mean '--implementation {implementation}'?"
+    if game in GAMES or re.fullmatch(r"\S+-v\d+", game):  # a Gymnasium id
+        return f"; did you mean '--gamename {game}'?"
+    return ""
 
 
 def settings_from(**values: Any) -> Settings:

@@ -8,18 +8,7 @@ from typing import Any
 
 from control.cli.errors import MAX_LINES
 from control.cli.run_settings import COMMAND, RETURN_COMMANDS, Command
-from models.registry import implementations
-from models.settings import (
-    Kind,
-    SettingError,
-    allowed,
-    check_value,
-    format_value,
-    kinds,
-    match_spelling,
-    parse_value,
-    value_error,
-)
+from models.settings import Kind, SettingError, allowed, check_value, format_value, kinds, parse_value, value_error
 
 Pair = tuple[str, list[Any]]
 """The name of a setting and its words, which are empty for a bare flag. From Python or from a JSON file, there may be
@@ -65,38 +54,6 @@ class Flag:
 
 Flags = Mapping[str, Flag]
 """Flags by name."""
-
-
-def split(argv: Sequence[str]) -> list[Pair]:
-    """Split the arguments of a command line into pairs: ``--a=1 --b --c 2 3`` becomes ``[("a", ["1"]), ("b", []), ("c",
-    ["2", "3"])]``. ``-h`` becomes ``--help``, and hyphens in names become underscores. Raises SettingError for words
-    before the first flag and for bytes that are not UTF-8."""
-    pairs: list[Pair] = []
-    for word in argv:
-        flag, equals, value = ("--help" if word == "-h" else word).partition("=")
-        name = flag.removeprefix("--")
-        if flag.startswith("--") and name:
-            underscored = re.sub(r"(?<=\w)-", "_", name)  # but a hyphen at the start remains
-            pairs.append((underscored, [value] if equals else []))
-        elif pairs:
-            pairs[-1][1].append(word)
-        else:
-            raise SettingError(f"{word!r} is not a flag; flags start with --{_flag_hint(word)}")
-    check_text(pairs)
-    return pairs
-
-
-def _flag_hint(word: str) -> str:
-    """Return ``"; did you mean '--implementation PPO'?"`` for the word ``ppo``, a similar text for the name of an
-    environment, and ``""`` for any other word."""
-    from envs.names import GAMES
-
-    implementation, game = match_spelling(word, implementations()), match_spelling(word, GAMES)
-    if implementation in implementations():
-        return f"; did you mean '--implementation {implementation}'?"
-    if game in GAMES or re.fullmatch(r"\S+-v\d+", game):  # a Gymnasium id
-        return f"; did you mean '--gamename {game}'?"
-    return ""
 
 
 def check_text(pairs: Sequence[Pair], source: str = "") -> None:

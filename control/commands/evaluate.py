@@ -42,7 +42,6 @@ from envs.names import split_name, with_parameters
 from models.mixture import make_mixture, names_in, shared_settings
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
 from models.settings import SettingError, UserError, kinds, names_with
 from models.spaces import Spaces
@@ -64,10 +63,10 @@ _TESTS_PER_AGENT = 10  # default number of test episodes of a fresh agent
 def evaluate(settings: Settings) -> int:
     """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a failed proxy, else 0."""
     configure_process(settings.run)
-    path, name = settings.subcommand.eval_agent, settings.subcommand.push_to_hub
+    name = settings.subcommand.push_to_hub
     if name is not None:
         check_hub(name)
-    source = proxy_or_checkpoint(path)
+    source = proxy_or_checkpoint(settings.subcommand.eval_agent)
     if isinstance(source, Checkpoint):
         evaluate_checkpoint(settings, source)
         return 0
@@ -130,8 +129,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
             stem = f"eval_{checkpoint.path.stem}"  # of the film's name
-            if game != trained_on:
-                stem += f"_{run_dir.safe_name(game)}"
             is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
 
@@ -198,7 +195,7 @@ def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: floa
     for mode in modes:
         results = loop.evaluate(episodes, sample=(mode == "sampled"))
         returns, lengths = results.returns.double().numpy(), results.lengths.numpy()  # [M, E]
-        groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(loop.seeds)]
+        groups = [*zip(map(str, loop.seeds), returns, lengths, strict=True)]
         if len(loop.seeds) > 1:
             groups.append(("all", returns.ravel(), lengths.ravel()))
         for name, group, group_lengths in groups:
@@ -290,12 +287,14 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
     footer = comparison = ""
     limit = run.time_limit or config.test_limit
-    test_config = _test_config(settings, config)
+    # A return that solves the environment is of whole episodes, which ``--time_limit`` shortens.
+    solved_reward = None if run.time_limit else config.solved_reward
     has_fixed_steps = rule == "budget" and config.train_episodes is None
     if options.real_baseline and options.real_steps is None and has_fixed_steps:
         # The same training on the real environment.
         real_outcome = train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
         if is_reward_network:
+            test_config = dataclasses.replace(config, solved_reward=solved_reward)
             comparison = reward_comparison(outcome, real_outcome, test_config)
         else:
             footer = (
@@ -310,7 +309,6 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         train_and_print(real_name, real_agents, on_proxy=False, steps=max_steps, rule=real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
-    solved_reward = test_config.solved_reward
     goal = spaces_of(proxy.game, limit).max_return if solved_reward is None else solved_reward
     baselines = Baselines.measure(proxy.game, run.seed, limit)
     verdict = baselines.judge(outcome.scores.numpy(), goal=goal, solved_reward=solved_reward, comparison=comparison)
@@ -360,7 +358,8 @@ def _train_and_print(
             with contextlib.closing(workers):
                 outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
-    row = describe(outcome, _test_config(settings, config))
+    # A return that solves the environment is of whole episodes, which ``--time_limit`` shortens.
+    row = describe(outcome, dataclasses.replace(config, solved_reward=None) if run.time_limit else config)
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
@@ -371,12 +370,6 @@ def _train_and_print(
     if "stays" in row:  # they were tested during the training
         print_wrapped(f"  {speed_text(row)}")
     return outcome
-
-
-def _test_config(settings: Settings, config: SearchConfig) -> SearchConfig:
-    """Return the ``config`` for statistics of test episodes. If ``--time_limit`` shortens these episodes, it has no
-    ``solved_reward``, which is a return of whole episodes."""
-    return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
 
 def _settings_for_real_environment(agent: Any) -> Any:

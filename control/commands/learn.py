@@ -6,10 +6,8 @@ The command runs the stages of `control.commands.learn_stages`, and writes the r
 
 import dataclasses
 import json
-import math
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,7 @@ from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.progress import time_in_words
 from control.cli.settings import Settings
-from control.commands.learn_stages import (
-    JUDGING_EPISODES,
-    REAL_AGENTS,
-    REQUIRED,
-    REWARD,
-    STAGES,
-    Task,
-    command_text,
-    learners,
-    learners_on_task,
-    teacher_trainings,
-)
+from control.commands.learn_stages import REQUIRED, REWARD, STAGES, Task, command_text, time_left
 from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.commands.train import check_unchanged
 from control.evolution.teachers import teacher
@@ -42,19 +29,8 @@ from control.reports.stages import PAGE, TEACHER, conclusion, returns_table, sta
 from control.storage import run_dir
 from control.storage.run_dir import BANDIT, RESULTS
 from envs.make import spaces_of
-from models.proxies.search import load_presets
 from models.registry import family
 from models.settings import SettingError, rename_setting
-from models.spaces import Discrete
-
-# For rough estimates of the time left, in seconds of the machine of docs/benchmarks.md.
-_FIT_SECONDS = 5.0  # to fit the bandit or the reward, beside the steps of the task
-_FIT_STEPS = 50_000  # steps of the task for such a fit
-_TEACHER_UPDATE = 6e-5  # updates and evaluations, for each step of a teacher's training
-_TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
-_DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
-_TASK_UPDATE = 1e-4  # updates of an agent on the task, for each step
-_INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the observation
 
 
 @dataclass(frozen=True)
@@ -194,8 +170,8 @@ def _run_stages(task: Task) -> bool:
             text = "; ".join([main_result, *details]) if name == only else main_result  # the page has the details
             # The width is of the longest name, "teacher", and two blanks.
             is_next_new = number < len(names) and names[number] not in task.results
-            time_left = _time_left(task, names) if is_next_new and name not in failures else ""
-            print_named(name, f"{text}{time_left}", width=9)
+            rest = time_left(task, names) if is_next_new and name not in failures else ""
+            print_named(name, f"{text}{rest}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
@@ -211,32 +187,3 @@ def _run_stages(task: Task) -> bool:
         text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
         print("\n" + paint(text, "bold", sys.stdout) + "\n")
     return not failures
-
-
-def _time_left(task: Task, names: Iterable[str]) -> str:
-    """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
-    left``. It is empty if they take less than two seconds."""
-    step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
-    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
-    exam_steps, num_agents = task.options.exam_steps or clone_preset["inner_steps"], task.options.exam_agents
-    inputs = math.prod(task.spaces.obs_shape)
-    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
-    # Of the agents of one implementation that train on the bandit, and on the task itself.
-    bandit_seconds = exam_steps * num_agents * (bandit_step + _INPUT_ON_BANDIT * inputs)
-    task_seconds = exam_steps * min(REAL_AGENTS, num_agents) * (step + _TASK_UPDATE + _INPUT_ON_TASK * inputs)
-    teacher_seconds = JUDGING_EPISODES * step
-    if task.options.teacher is None:
-        training_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
-        teacher_seconds += len(teacher_trainings(task)) * training_seconds
-    seconds_of_stages = {
-        "teacher": teacher_seconds,
-        "bandit": _FIT_SECONDS + _FIT_STEPS * step,
-        "exam": len(learners(task.spaces)) * bandit_seconds + len(learners_on_task(task)) * task_seconds,
-        "reward": _FIT_SECONDS + _FIT_STEPS * step,
-        "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
-    }
-    seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
-    for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):
-        if seconds >= 2 * size:
-            return f"; about {seconds / size:.0f} {unit} left"
-    return ""

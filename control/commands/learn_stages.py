@@ -48,6 +48,7 @@ from envs.make import make_environment, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy, RandomPolicy
 from models.proxies import files
+from models.proxies.search import load_presets
 from models.registry import default_config, parse_agents
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
@@ -86,6 +87,14 @@ _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in number
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
+# For rough estimates of the time left, in seconds of the machine of docs/benchmarks.md.
+_FIT_SECONDS = 5.0  # to fit the bandit or the reward, beside the steps of the task
+_FIT_STEPS = 50_000  # steps of the task for such a fit
+_TEACHER_UPDATE = 6e-5  # updates and evaluations, for each step of a teacher's training
+_TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
+_DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
+_TASK_UPDATE = 1e-4  # updates of an agent on the task, for each step
+_INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the observation
 
 
 @dataclass
@@ -607,3 +616,32 @@ def command_text(task: Task) -> str:
     flags = [f"--{flag} {shlex.quote(as_word(value))}" for flag, value in values.items()]
     game = task.options.learn or task.game  # as the user wrote it
     return " ".join(["python trainer.py", f"--learn {game} --seed {task.seed}", *flags])
+
+
+def time_left(task: Task, names: Iterable[str]) -> str:
+    """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
+    left``. It is empty if they take less than two seconds."""
+    step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
+    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
+    exam_steps, num_agents = task.options.exam_steps or clone_preset["inner_steps"], task.options.exam_agents
+    inputs = math.prod(task.spaces.obs_shape)
+    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
+    # Of the agents of one implementation that train on the bandit, and on the task itself.
+    bandit_seconds = exam_steps * num_agents * (bandit_step + _INPUT_ON_BANDIT * inputs)
+    task_seconds = exam_steps * min(REAL_AGENTS, num_agents) * (step + _TASK_UPDATE + _INPUT_ON_TASK * inputs)
+    teacher_seconds = JUDGING_EPISODES * step
+    if task.options.teacher is None:
+        training_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
+        teacher_seconds += len(teacher_trainings(task)) * training_seconds
+    seconds_of_stages = {
+        "teacher": teacher_seconds,
+        "bandit": _FIT_SECONDS + _FIT_STEPS * step,
+        "exam": len(learners(task.spaces)) * bandit_seconds + len(learners_on_task(task)) * task_seconds,
+        "reward": _FIT_SECONDS + _FIT_STEPS * step,
+        "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
+    }
+    seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
+    for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):
+        if seconds >= 2 * size:
+            return f"; about {seconds / size:.0f} {unit} left"
+    return ""
