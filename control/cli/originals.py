@@ -7,6 +7,9 @@ from models.settings import SettingError, choice_error, format_value, raise_all
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
 _AGENT_TYPES = ("ER", "perfect_model", "simple_model")  # the other keys of `ORIGINAL_AGENTS` are latent types
+# Agent types by a key that only their script reads.
+_AGENT_BY_KEY = {"latent_type": "latent_model"} | dict.fromkeys(("Q_alpha", "model_alpha"), "simple_model")
+_AGENT_BY_KEY["rollout_length"] = "perfect_model"
 _EVAL_FREQUENCY = 500  # default of the script, in steps
 _LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; GaussianLatent has other defaults
 
@@ -52,13 +55,7 @@ def _pop_implementation(entries: dict[str, Any]) -> str:
     """Remove ``agent_type`` from ``entries``, and return our implementation of this agent. If the key is missing, the
     agent follows from keys that only one script reads. ``latent_type`` remains in ``entries``, because it is also a
     setting of this program. Raises SettingError for an unknown agent."""
-    likely_agent = "ER"
-    if "latent_type" in entries:
-        likely_agent = "latent_model"
-    elif "Q_alpha" in entries or "model_alpha" in entries:
-        likely_agent = "simple_model"
-    elif "rollout_length" in entries:
-        likely_agent = "perfect_model"
+    likely_agent = next((agent for key, agent in _AGENT_BY_KEY.items() if key in entries), "ER")
     key, choices = "agent_type", [*_AGENT_TYPES, "latent_model"]
     agent = entries.pop("agent_type", likely_agent)
     if agent == "latent_model":  # its implementation depends on the type of its latent state

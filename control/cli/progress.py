@@ -110,14 +110,12 @@ class RowTable:
     def text(self, row: Mapping[str, str]) -> str:
         """Return ``row`` (column -> text) as a line, below a line with the header if that is due. Missing cells are
         empty."""
-        needs_header = any(len(text) > self.widths.get(name, -1) for name, text in row.items())
-        if needs_header:
+        header = ""
+        if any(len(text) > self.widths.get(name, -1) for name, text in row.items()):
             self.widths = {name: max(len(name), len(text), _LEAST_WIDTH) for name, text in row.items()}
-        line = " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())
-        if not needs_header:
-            return line
-        header = " ".join(f"{name:>{width}}" for name, width in self.widths.items())
-        return f"{paint(header, 'dim', sys.stdout)}\n{line}"
+            names = " ".join(f"{name:>{width}}" for name, width in self.widths.items())
+            header = f"{paint(names, 'dim', sys.stdout)}\n"
+        return header + " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())
 
 
 @contextlib.contextmanager

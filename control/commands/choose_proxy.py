@@ -54,9 +54,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     ``proxy.safetensors``, and draw it. If the search was interrupted, only draw the figure. Yields ``(name, value)``
     for each line of the summary. Raises UserError if all agents diverged."""
     run = module.settings.run
-    fit: dict[str, Any] = {}  # remains empty for a search
-    if isinstance(module, SupervisedModule):
-        fit = module.fitted_to()
+    fit = module.fitted_to() if isinstance(module, SupervisedModule) else {}  # empty for a search
     announce(module, "drawing the learning curve")
     yield from draw_curve(module, folder)
     if not module.is_over():

@@ -99,14 +99,11 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     except SettingError as error:
         raise rename_setting(error, "gamename", "learn") from error
     if spaces.is_image:
-        raise SettingError(
-            f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
-        )
+        line = f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells"
+        raise SettingError(line, "learn")
     if family(settings.run.implementation).learns_from == "evolution":
-        line = (
-            f"implementation is {settings.run.implementation!r}, which learns a proxy; allowed with --learn: an agent"
-        )
-        raise SettingError(line, "implementation")
+        line = f"implementation is {settings.run.implementation!r}, which learns a proxy"
+        raise SettingError(f"{line}; allowed with --learn: an agent", "implementation")
     if settings.subcommand.teacher is not None:
         try:
             teacher(settings.subcommand.teacher, run.gamename, spaces)  # checks the policy

@@ -224,13 +224,9 @@ def _measure_baselines(task: Task) -> dict[str, Any]:
     with task.progress() as watch:
         baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
     rate = baselines.real_steps / (time.perf_counter() - started)
-    return {
-        "random": dataclasses.asdict(baselines.random),
-        "constant": dataclasses.asdict(baselines.constant),
-        "action": baselines.action,
-        "real_steps": baselines.real_steps,
-        "steps_per_second": rate,
-    }
+    scores = dataclasses.asdict(baselines)
+    del scores["teacher"]  # not measured yet
+    return {**scores, "steps_per_second": rate}
 
 
 def _find_teacher(task: Task) -> dict[str, Any]:
@@ -383,9 +379,8 @@ def _make_bandit(task: Task) -> dict[str, Any]:
     if len(clones) > 1:  # the highest of several scores is an overestimate
         score = _judge_policy(task, policy, "judging the best clone")
     _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
-    fraction = task.fraction(score)
-    steps = {"real_steps": sum(real_steps), "rounds": rounds}
-    return {"score": dataclasses.asdict(score), "fraction": fraction, **steps}
+    result = {"score": dataclasses.asdict(score), "fraction": task.fraction(score)}
+    return {**result, "real_steps": sum(real_steps), "rounds": rounds}
 
 
 def _make_reward(task: Task) -> dict[str, Any]:

@@ -282,11 +282,9 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         "activations": network.activations,
         "head": network.head,
     }
-    tensors: dict[str, torch.Tensor] = {}
-    for i, layer in enumerate(network.layers):
-        # The parts of a layer are weight, bias and, only in some layers, weight and bias of a gate.
-        for name, tensor in zip(PARTS, layer, strict=False):
-            tensors[name.format(i)] = tensor  # such as "layers.0.weight"
+    # The parts of a layer are weight, bias and, only in some layers, weight and bias of a gate.
+    parts = [zip(PARTS, layer, strict=False) for layer in network.layers]
+    tensors = {name.format(i): tensor for i, part in enumerate(parts) for name, tensor in part}  # "layers.0.weight"
     if network.moments is not None:
         tensors["mean"], tensors["scale"] = network.moments
     if network.command:

@@ -77,9 +77,7 @@ def train(
             raise SettingError(f"resume: {reason}; allowed: the flags of the run, such as {flags}", "resume")
         warning(f"{reason}, so a new one begins")
         settings = settings.replace(resume=False)
-    initial_checkpoint: Checkpoint | None = None
-    if run.reload:
-        initial_checkpoint = checkpoints.load(run.reload)
+    initial_checkpoint = checkpoints.load(run.reload) if run.reload else None
     module = build_module(settings)
     if initial_checkpoint and isinstance(module, AgentModule):
         module.load_weights(initial_checkpoint)
@@ -105,12 +103,11 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         _print_heading(module, folder)
     started = Meter.seconds()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
-    progress_callbacks: Callbacks = [Progress()] if verbose else []
     module.log_all = bool(callbacks)  # only callbacks of users read logged metrics; others read ``module.row``
     with contextlib.closing(module):  # also after an error, so that no process of it goes on
         try:
             with stop:
-                run_callbacks = [*progress_callbacks, Recorder(folder), *callbacks, stop]
+                run_callbacks = [*([Progress()] if verbose else []), Recorder(folder), *callbacks, stop]
                 fit(module, folder, run_callbacks, board_folder=board_folder)
         except StopNow:
             if verbose:
@@ -156,12 +153,9 @@ def _length_text(settings: Settings) -> str:
     if end_name == "epochs" and family(settings.run.implementation).learns_from == "steps" and settings.epochs:
         steps = settings.epochs * settings.schedule.steps_per_epoch
         limits = {"total_steps": min(steps, settings.total_steps or steps)}
-    texts: list[str] = []
-    for name, limit in limits.items():
-        if limit is not None:
-            unit = name.rpartition("_")[2]  # such as "steps", of "total_steps"
-            texts.append(f"{limit:,} {unit.removesuffix('s') if limit == 1 else unit}")
-    return " or ".join(texts)
+    # The unit of "total_steps", for example, is "steps".
+    units = {name.rpartition("_")[2]: limit for name, limit in limits.items() if limit is not None}
+    return " or ".join(f"{limit:,} {unit.removesuffix('s') if limit == 1 else unit}" for unit, limit in units.items())
 
 
 def train_and_report(settings: Settings) -> int:
@@ -242,8 +236,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     # In a search, a ``target_return``, which the user may change, also switches ``quit_when_solved`` on.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
-        changeable |= names_with(config, "changeable")
-        changeable |= names_with(config, "outcome", False)  # settings that do not affect results
+        # Settings whose property ``outcome`` is False do not affect results.
+        changeable |= names_with(config, "changeable") | names_with(config, "outcome", False)
     names_of_run = explicit_names & old_values.keys()  # without settings of the command line alone, such as ``config``
     folder = run_dir.run_folder_of(checkpoint.path)
     check_unchanged(names_of_run - changeable, old_values, new_values, folder)
@@ -259,14 +253,14 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
 
 
 def check_unchanged(
-    names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any], folder: Path | None = None
+    names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any], folder: Path
 ) -> None:
     """Raise SettingError for each of the settings ``names`` that has another value than in the run to resume. The first
     message names its ``folder``."""
     errors: list[SettingError] = []
     for name in sorted(names):
         if old_values[name] != new_values[name]:
-            place = f" in {path_text(folder)}" if folder and not errors else ""
+            place = "" if errors else f" in {path_text(folder)}"
             old, new = as_word(old_values[name], ","), as_word(new_values[name], ",")
             line = f"{name} is {new}, but the run to resume{place} has {old}"
             errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume", name))
@@ -331,10 +325,7 @@ def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str
     training episodes, the first pair also has the best greedy return."""
     loop = module.loop
     greedy = [values for run in runs for _, values in [run.points(GREEDY)] if len(values)]  # [K] of each seed
-    solved = solved_return(module.settings.run.gamename)
-    if solved is not None and "return" not in loop.score_name:
-        solved = None
-
+    solved = solved_return(module.settings.run.gamename) if "return" in loop.score_name else None
     text = f"{loop.score_name} {score_text(module.best, solved, runs if loop.score_tag == GREEDY else ())}"
     if loop.score_tag == GREEDY and greedy and len(greedy[0]) > 1:
         yield "best", f"{text}; chosen from {len(greedy[0])} evaluations"

@@ -403,11 +403,9 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
             score = held_out_score(module)
         else:
             assert solved_reward is not None  # as `with_trial_defaults` ensures
-            spent: Any = module.epoch
-            budget: Any = module.config.generations
-            if objective == "steps":
-                spent, budget = steps, module.settings.total_steps
-            score = -cost_until_solved(spent, budget, module.mean_return, solved_reward)
+            by_steps = objective == "steps"
+            budget: Any = module.settings.total_steps if by_steps else module.config.generations
+            score = -cost_until_solved(steps if by_steps else module.epoch, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
 
 

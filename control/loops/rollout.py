@@ -68,13 +68,10 @@ class Step(NamedTuple):
 def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
     """Play an episode for each of ``seeds [M, E]``, in the first E environments of every member. Return all steps."""
     steps = list(_play(policy, environment, seeds))
-    columns: dict[str, Tensor] = {}
-    for name in Step._fields[:-1]:  # without next_obs
-        columns[name] = torch.stack([getattr(step, name) for step in steps])  # [T, M, E, ...]
+    names = Step._fields[:-1]  # without next_obs
+    columns = {name: torch.stack([getattr(step, name) for step in steps]) for name in names}  # [T, M, E, ...]
     # Summed step by step, because the rounding of a sum over the padded axis would depend on its length.
-    returns = steps[0].reward
-    for step in steps[1:]:
-        returns = returns + step.reward
+    returns = sum((step.reward for step in steps[1:]), start=steps[0].reward)
     return Trajectory(**columns, final_obs=steps[-1].next_obs, returns=returns)
 
 
