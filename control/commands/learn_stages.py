@@ -62,11 +62,10 @@ JUDGING_EPISODES, _JUDGING_ERROR, _MOST_JUDGING_EPISODES = 64, 0.01, 512
 # exam do not train on the task itself.
 _FAST_RATE = 1000
 _MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # of a training in a slow environment
-_NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 # Settings of teachers, which have to suit tasks of any scale. With a discount of 0.995 and no entropy bonus, two of six
 # PPO teachers on LunarLander hover instead of landing.
 _TEACHERS: dict[str, dict[str, Any]] = {
-    "PPO": LONG_ROLLOUTS | _NORMALIZED | {"discount": 0.999},
+    "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True, "discount": 0.999},
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
     "SAC": {"hidden_sizes": (128, 128), "batch_size": 128},  # a sixth of the time of 256, and HalfCheetah runs as fast
 }
@@ -567,10 +566,8 @@ def _settings_on_task(task: Task, name: str) -> Any:
         capacity = min(config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
         config = dataclasses.replace(config, buffer_size=capacity)
     if hasattr(config, "normalize_obs") and config == default_config(name, ""):
-        scales = {**_NORMALIZED, "scale_actions": not isinstance(task.spaces.actions, Discrete)}
-        if task.spaces.one_hot:
-            scales["normalize_obs"] = False
-        config = dataclasses.replace(config, **scales)
+        scales = {"normalize_obs": not task.spaces.one_hot, "normalize_reward": True}
+        config = dataclasses.replace(config, **scales, scale_actions=not isinstance(task.spaces.actions, Discrete))
     return config
 
 

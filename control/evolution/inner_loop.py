@@ -93,12 +93,10 @@ def fresh_seeds(seed: int, name: str, count: int, num_kinds: int = 1, kind: int 
     """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. A seed modulo ``num_kinds``, the number
     of implementations, is the index of the agent's implementation. For two implementations, the indices are 0, 1, 0, 1,
     ... or, if ``kind`` is not None, always ``kind``."""
-    seeds = []
-    for i in range(count):
-        base_seed = derive_seed(seed, f"{name}, agent {i}")
-        index = (i if kind is None else kind) % num_kinds
-        seeds.append(base_seed - base_seed % num_kinds + index)  # the remainder becomes the index
-    return seeds
+    base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
+    indices = range(count) if kind is None else [kind] * count
+    # The remainder becomes the index.
+    return [base - base % num_kinds + index % num_kinds for base, index in zip(base_seeds, indices, strict=True)]
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:

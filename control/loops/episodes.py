@@ -118,7 +118,11 @@ class EpisodeLoop(Loop):
         trajectory = self._play(policy, count)
         row: dict[str, Tensor] = {}
         if self.schedule.running_mean:
-            row = self._running_means(trajectory.returns, self.schedule.running_mean)
+            members = torch.arange(len(self.seeds))
+            self.recent.add(members.repeat_interleave(count), trajectory.returns.flatten())
+            mean = self.recent.mean(members, self.schedule.running_mean)
+            self.best_mean = torch.maximum(self.best_mean, mean)
+            row = {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
         row |= {
             "rollout/return_mean": trajectory.returns.mean(1),
             "rollout/return_std": trajectory.returns.std(1, correction=0),
@@ -128,15 +132,6 @@ class EpisodeLoop(Loop):
         }
         validation = self.agent.observe(trajectory, validate=True)
         return row | commands | {f"train/{name}": value for name, value in validation.items()}
-
-    def _running_means(self, returns: Tensor, count: int) -> dict[str, Tensor]:
-        """Add the ``returns [M, E]`` of new episodes to the running mean over ``count`` episodes. Return it and its
-        maximum so far, ``{tag: [M]}``."""
-        members = torch.arange(len(self.seeds))
-        self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
-        mean = self.recent.mean(members, count)
-        self.best_mean = torch.maximum(self.best_mean, mean)
-        return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
         """Play ``count`` training episodes of every member, check their returns, and count their steps."""

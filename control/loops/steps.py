@@ -191,8 +191,7 @@ class StepLoop:
         for _ in range(count):
             if not running.any():
                 return
-            episodes = self.step()
-            if episodes is not None:
+            if (episodes := self.step()) is not None:
                 yield episodes
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
@@ -369,9 +368,8 @@ class StepGroups(Loop):
             members = group.members
             policy = group.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             episodes = None
-            machine_code = group.machine_code
-            if machine_code is not None and self.trajectories is None:  # machine code keeps no trajectories
-                episodes = machine_code.play(policy, group.evaluation, seeds[members], record_actions)
+            if group.machine_code is not None and self.trajectories is None:  # machine code keeps no trajectories
+                episodes = group.machine_code.play(policy, group.evaluation, seeds[members], record_actions)
             if episodes is None:
                 episodes = self._play_policy(policy, group.evaluation, seeds[members], record_actions)
             by_group.append(episodes)
