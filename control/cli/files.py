@@ -106,7 +106,6 @@ def _parse_json(text: str) -> Any:
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return pairs ``(name, value)`` as a mapping. Raises SettingError for a repeated name."""
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if name in mapping:

@@ -86,8 +86,6 @@ def in_colours(page: str) -> str:
 
 
 def _first_page(valid_flags: Flags) -> str:
-    """Return the first help page: example commands, names of implementations and environments, the settings that users
-    change most often, other commands, and links to more pages."""
     settings = []
     for name in _FIRST_SETTINGS:
         flag = valid_flags[name]
@@ -106,7 +104,6 @@ def _first_page(valid_flags: Flags) -> str:
 
 
 def _names() -> list[str]:
-    """Return the lists of implementations and of environments."""
     from envs.names import GAMES
 
     parts = ["values of --implementation:"]
@@ -119,8 +116,6 @@ def _names() -> list[str]:
 
 
 def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
-    """Return the help page of a ``command`` other than training, given by its flag, such as ``plot``. The page has the
-    command's settings, and the settings of a run that the command uses."""
     usage = f"usage: python trainer.py --{command} "
     if valid_flags[command].kind.item is not bool:
         usage += f"{_metavar(valid_flags[command])} "
@@ -204,7 +199,6 @@ def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
 
 
 def _wrap(text: str, indent: str = "") -> str:
-    """Return ``text`` as lines that fit the page."""
     width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
     return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
@@ -242,7 +236,6 @@ def _notes_without_effect(defaults: Settings, valid_flags: Flags) -> dict[str, s
 
 
 def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str] | None) -> list[str]:
-    """Return help entries for ``listed`` settings. ``notes`` (setting -> note) follow in brackets."""
     brackets = {name: f" [{note}]" for name, note in notes.items()}
     return [
         _entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{brackets.get(flag.name, '')}")
@@ -251,7 +244,6 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 
 def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
-    """Return ``term`` and its explanation ``text`` in this column, in a new line after a long term."""
     explanation = _wrap(text, " " * column)  # each line begins with spaces, which the term replaces in the first line
     indented_term = f"  {term}"
     if len(indented_term) + 2 > column:  # no room for two spaces before the explanation

@@ -110,7 +110,6 @@ def _uses_setting(command: str, flag: Flag) -> bool:
 
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
-    """Return whether one of the settings that ``flag`` needs (its property ``needs``) differs from its default."""
     for config in (settings.run, settings.subcommand):
         for name in flag.meta["needs"]:
             if hasattr(config, name) and getattr(config, name) != getattr(type(config), name):

@@ -128,7 +128,6 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict
 
 
 def _draw_winner(module: ProxyModule, folder: Path) -> Path:
-    """Draw what the proxy in ``folder`` shows agents, add it to TensorBoard, and return its file."""
     announce(module, "drawing what the winner shows agents")
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
@@ -233,7 +232,6 @@ def write_proxy(
 
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a pair ``(name, value)`` for each line of the summary about the evaluation of the winner."""
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     solved = module.config.solved_reward
     if solved is not None:

@@ -212,7 +212,6 @@ def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: floa
 
 
 def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, loop: Loop, result: str) -> None:
-    """Upload the first agent of ``loop`` to the hub as ``name``, with the ``result`` of its evaluation."""
     public = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
     run = trained_settings.run
     rows = {
@@ -319,7 +318,6 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
 
 
 def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> None:
-    """Print what is evaluated, with which ``agents`` (implementation -> config), and the header of the table."""
     run, options = settings.run, settings.subcommand
     print_wrapped(f"{proxy.game} by a {KINDS[proxy.config.proxy].noun}: {path_text(proxy.path)}")
     places = " on each" if options.real_baseline else ""

@@ -30,7 +30,6 @@ def write(path: Path, tensors: Tensors, header: Header) -> None:
 
 
 def _javascript(header: Header, tensors: Tensors) -> bytes:
-    """Return a JavaScript module: policy.js with header and weights in its placeholders."""
     weights = {name: base64.b64encode(values.tobytes()).decode() for name, values in tensors.items()}
     parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
     text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")

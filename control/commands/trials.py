@@ -233,12 +233,10 @@ class Search:
         return 130 if interrupted else 0
 
     def _checkpoint(self, trial: Trial) -> Path | None:
-        """Return the checkpoint of a trial with its best score, None if there is none."""
         path = self.folder / f"trial_{trial.number}" / "checkpoints" / "best.ckpt"
         return path if path.exists() else None
 
     def _text(self, trial: Trial) -> str:
-        """Return the best score of a trial, and the values of the hyperparameters that vary, as text."""
         values = self.space.decode(trial.raw)
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
         values_text = ", ".join(f"{name} {_yaml_text(values[name])}" for name in varied)

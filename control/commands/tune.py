@@ -193,7 +193,6 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
 
 
 def _domains(space: Space) -> dict[str, Any]:
-    """Return name -> Ray's distribution for each hyperparameter."""
     from ray import tune as ray_tune
 
     domains: dict[str, Any] = {}
@@ -284,7 +283,6 @@ def _scheduler(search: Search) -> Any:
 
 
 def _listener(search: Search) -> Any:
-    """Return a callback of Ray Tune that reports every start, evaluation and end of a trial to ``search``."""
     from ray import tune as ray_tune
 
     class Listener(ray_tune.Callback):

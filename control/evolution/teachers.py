@@ -178,7 +178,6 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
 
 def _is_sb3_agent(source: str) -> bool:
-    """Return whether the file ``source`` is an agent of stable-baselines3."""
     try:
         with zipfile.ZipFile(source) as archive:
             return _SB3_VERSION_FILE in archive.namelist()

@@ -99,7 +99,6 @@ class Loop(Stateful, ABC):
             streams.set_state(state[name])
 
     def _streams_by_name(self) -> dict[str, Streams]:
-        """Return the attributes that are random streams, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Streams)}
 
     def evaluate(self, episodes: int, sample: bool = False, record_actions: bool = False) -> Episodes:

@@ -36,7 +36,7 @@ def for_members(
 
     There are as many threads as ``memories``. A thread passes the same item of ``memories`` to all its calls of
     ``work``; the current thread has the first item. If there is a ``background_task``, there must be two or more
-    threads, and the second one calls it before its first piece. All threads have finished or stopped when this function
+    threads, and another one calls it before its first piece. All threads have finished or stopped when this function
     returns or raises.
     """
     threads = len(memories)
@@ -45,11 +45,8 @@ def for_members(
     size = min(MOST_PER_CALL, math.ceil(members / num_pieces))
     pieces = deque(range(0, members, size))  # the first member of each piece that no thread has taken yet
 
-    def run_thread(memory: Memory, take_piece: Callable[[], int], task: Callable[[], object] | None = None) -> None:
-        """Call ``task`` if there is one, and then work on pieces until none is left. ``take_piece`` removes a piece and
-        returns the index of its first member."""
-        if task is not None:
-            task()
+    def run_thread(memory: Memory, take_piece: Callable[[], int]) -> None:
+        """Work on pieces until none is left. ``take_piece`` removes a piece and returns its first member."""
         while True:
             try:
                 first = take_piece()
@@ -60,10 +57,9 @@ def for_members(
     if threads == 1:  # the code below would take longer than a step of a small agent
         run_thread(memories[0], pieces.popleft)
         return
-    futures = []
-    for number, memory in enumerate(memories[1:]):
-        task = background_task if number == 0 else None
-        futures.append(_pool(threads - 1).submit(run_thread, memory, pieces.pop, task))
+    pool = _pool(threads - 1)
+    futures = [pool.submit(background_task)] if background_task else []
+    futures += [pool.submit(run_thread, memory, pieces.pop) for memory in memories[1:]]
     try:
         # The current thread takes pieces from the front, and the others from the back. So in most calls, a core works
         # on the same members, which are still in its cache.
