@@ -87,21 +87,15 @@ class Settings:
         of ``command`` is a mapping of commands to numbers, such as ``{"return": 250}``. The defaults of other settings
         do not change: for another implementation or environment use `from_dict`. Raises SettingError for unknown names
         and wrong values."""
-        return self.with_values(self.convert(changes))
+        return self.with_values(convert_values(expand_shared(self.agent, changes), self.flags))
 
     @property
     def flags(self) -> dict[str, Flag]:
         """The settings of all configs and the commands to the agent as flags by name."""
         return {name: flag for config in self.configs for name, flag in flags_of(config).items()} | command_flags()
 
-    def convert(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert ``values`` (setting -> value) to the types of these settings. A value for several families of agents,
-        such as ``lr``, becomes one for each family: ``DDQN_lr`` and ``PPO_lr``. Raises SettingError for unknown names
-        and wrong values."""
-        return convert_values(expand_shared(self.agent, values), self.flags)
-
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
-        """Return a copy with ``values`` (setting -> value), which `convert` has checked. Other names are ignored.
+        """Return a copy with ``values`` (setting -> value) of the right types. Other names are ignored.
         Raises SettingError for a search with different values of target_return and solved_reward."""
         remaining = dict(values)
         if self.proxy is not None and remaining.get("target_return") is not None:
@@ -152,7 +146,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     setting_names = defaults.flags.keys() | shared_settings(defaults.agent).keys()
     # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
     values, _ = translate(values, defaults.families, setting_names, lambda name: getattr(defaults.agent, name, None))
-    return settings_with(defaults, defaults.convert(values))
+    return settings_with(defaults, convert_values(expand_shared(defaults.agent, values), defaults.flags))
 
 
 def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:

@@ -46,7 +46,10 @@ def film_side_by_side(settings: Settings) -> int:
         first = sources[0]
         limit = first.config.test_limit if isinstance(first, Proxy) else first.settings.run.time_limit
     check_film(game, limit, "film")
-    path = _film_path(film_out, run.logdir, game)
+    path = Path(film_out) if film_out else first_free(Path(run.logdir, "films"), safe_name(game))
+    if path.suffix.lower() != ".mp4" or path.is_dir():
+        raise SettingError(f"film_out is {film_out!r}; allowed: a file ending in .mp4", "film_out")
+    check_writable("film_out" if film_out else "logdir", path, path.with_suffix(".gif"))
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
         # After an error, this removes the film's folder if it is empty. Without film_out, also the ones above it.
@@ -80,16 +83,6 @@ def _entries(words: Sequence[str]) -> list[tuple[Source, str]]:
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
         entries.append((latest_source, role))
     return entries
-
-
-def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
-    """Return the mp4 to write: ``film_out``, or the first path ``films/GAME_N.mp4`` in ``logdir`` that does not exist.
-    Raises SettingError if it cannot be written."""
-    path = Path(film_out) if film_out else first_free(Path(logdir, "films"), safe_name(game))
-    if path.suffix.lower() != ".mp4" or path.is_dir():
-        raise SettingError(f"film_out is {film_out!r}; allowed: a file ending in .mp4", "film_out")
-    check_writable("film_out" if film_out else "logdir", path, path.with_suffix(".gif"))
-    return path
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:

@@ -305,10 +305,9 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
     settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
-    trains_to_end = False
-    if settings.run.implementation == "QLearning":
-        # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
-        trains_to_end = task.score("probe", "constant").error > 0 or _starts_vary(task)
+    # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
+    is_noisy = task.score("probe", "constant").error > 0
+    trains_to_end = settings.run.implementation == "QLearning" and (is_noisy or _starts_vary(task))
     # The number of evaluations without a better one, which ends the training.
     patience = num_evaluations if trains_to_end else math.ceil(_PATIENCE * num_evaluations)
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
