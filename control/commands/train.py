@@ -70,7 +70,8 @@ def train(
                     checkpoint = checkpoints.load(checkpoint_path, resume=True)
                     module = build_module(_resumed_settings(settings, checkpoint))
                     module.restore(checkpoint)
-                    return previous, _train_in(previous, module, callbacks, verbose, board_folder)
+                    module.verbose, module.board_folder = verbose, board_folder
+                    return previous, _train_in(previous, module, callbacks)
             reason = f"{path_text(previous)} ended before its first checkpoint"
         if settings.explicit_names.isdisjoint(_RUN_NAMES):  # a long run of the defaults is hardly meant
             flags = ", ".join(f"--{name}" for name in _RUN_NAMES)
@@ -81,10 +82,11 @@ def train(
     module = build_module(settings)
     if initial_checkpoint and isinstance(module, AgentModule):
         module.load_weights(initial_checkpoint)
+    module.verbose, module.board_folder = verbose, board_folder
     folder = run_dir.create(run)
     with run_dir.locked(folder, new=True):
         try:
-            return folder, _train_in(folder, module, callbacks, verbose, board_folder)
+            return folder, _train_in(folder, module, callbacks)
         except SettingError:
             if module.epoch == 0:  # an error at the start, such as in the policy to clone
                 shutil.rmtree(folder)
@@ -92,14 +94,13 @@ def train(
             raise
 
 
-def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool, board_folder: Path | None) -> bool:
+def _train_in(folder: Path, module: RunModule, callbacks: Callbacks) -> bool:
     """Train ``module`` in the run folder ``folder``, draw and film the results, print the summary and close the module.
     Return whether the run finished. Raises KeyboardInterrupt at the second signal to stop."""
     if not module.is_over():  # without further training, config.yaml keeps the settings of the training
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         write_versions(folder, module.epoch + 1)  # of the software that trains from this epoch on
-    module.verbose = verbose
-    if verbose:
+    if module.verbose:
         _print_heading(module, folder)
     started = Meter.seconds()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
@@ -107,10 +108,10 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     with contextlib.closing(module):  # also after an error, so that no process of it goes on
         try:
             with stop:
-                run_callbacks = [*([Progress()] if verbose else []), Recorder(folder), *callbacks, stop]
-                fit(module, folder, run_callbacks, board_folder=board_folder)
+                run_callbacks = [*([Progress()] if module.verbose else []), Recorder(folder), *callbacks, stop]
+                fit(module, folder, run_callbacks)
         except StopNow:
-            if verbose:
+            if module.verbose:
                 ending.print_interrupted()
                 if (folder / run_dir.LAST_CHECKPOINT).exists():
                     show_next([], [resume_command(module.settings)])
@@ -164,22 +165,15 @@ def train_and_report(settings: Settings) -> int:
     return ending.status  # still that of an interruption if the run did not finish
 
 
-def fit(
-    module: RunModule,
-    folder: Path,
-    callbacks: Callbacks,
-    checkpoint_callbacks: Callbacks = (),
-    board_folder: Path | None = None,
-) -> None:
+def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
     """Train ``module`` from its current epoch to the last one. Metrics and checkpoints are written to ``folder``. In
     every epoch ``callbacks`` run first, then the metrics are written, then the checkpoint, and ``checkpoint_callbacks``
     run last. They must derive from Lightning's ``Checkpoint``, because Lightning runs only such callbacks last. The
-    event files of TensorBoard are in ``board_folder``, by default in ``folder``. They stay open for the results after
-    the training."""
+    event files of TensorBoard stay open for the results after the training."""
     run, checkpoint = module.settings.run, module.restored
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     if run.logger == "tensorboard":
-        module.open_boards(board_folder or folder)
+        module.open_boards(module.board_folder or folder)
     log = RunLog(folder, module)
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
@@ -222,9 +216,8 @@ def build_module(settings: Settings) -> RunModule:
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)
-    if getattr(settings.proxy, "preset", "") == "supervised":
-        return build_search(settings, SupervisedModule)
-    return build_search(settings)
+    is_supervised = getattr(settings.proxy, "preset", "") == "supervised"
+    return build_search(settings, SupervisedModule if is_supervised else None)
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:

@@ -68,6 +68,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         self.verbose = True  # whether a command prints each step, and not only warnings
         self.log_all = True  # whether Lightning logs every measurement, which takes half a millisecond each
         self.epoch_optimizer = EpochOptimizer()
+        self.board_folder: Path | None = None  # of TensorBoard's event files; None is the run folder
         self.boards: list[Board] = []  # of the members, if the run has TensorBoard (`open_boards`)
         self.watch: Watch | None = None  # called with the progress of an epoch, or of the work before the first one
         self.resumable = True  # whether the next checkpoint must contain all state for a resumed run
