@@ -75,12 +75,15 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
     """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, the file may be
     empty. Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows
     ``example``, a correct line."""
-    content: Any = None
-    problem = ""
     try:
         text = read_text(path, MAX_BYTES, "utf-8-sig")  # without a byte order mark
         with errors_in(path):
             content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
+        if content is None and allow_empty:  # YAML without content is None
+            return {}
+        if isinstance(content, dict):
+            return content
+        problem = f"allowed: a mapping, one '{example}' a line"
     except FileNotFoundError:
         problem = missing_hint(setting, path)
     except (OSError, UnicodeDecodeError) as error:
@@ -91,13 +94,7 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
         mark = getattr(error, "problem_mark", None)  # position of the error, if PyYAML knows it
         place = f", line {mark.line + 1}" if mark else ""
         problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
-    if content is None and allow_empty and not problem:  # YAML without content is None
-        return {}
-    if not problem and not isinstance(content, dict):
-        problem = f"allowed: a mapping, one '{example}' a line"
-    if problem:
-        raise SettingError(f"{setting} is {path!r}: {problem}")
-    return content
+    raise SettingError(f"{setting} is {path!r}: {problem}")
 
 
 def _parse_json(text: str) -> Any:

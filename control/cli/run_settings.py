@@ -383,10 +383,7 @@ class LearnConfig(Command):
     )
 
 
-COMMANDS = {
-    kind.flag: kind
-    for kind in (EvaluateConfig, TuneConfig, PlotConfig, FilmConfig, ReportConfig, ImportConfig, LearnConfig)
-}
+COMMANDS = {kind.flag: kind for kind in Command.__subclasses__()}
 """The commands other than training, by their flags."""
 
 RETURN_COMMANDS = {
