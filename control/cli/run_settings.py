@@ -7,7 +7,7 @@ commands use it, and whether a resumed run may change it (`models.settings.PROPE
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from models.settings import Kind, machine_code, setting
 
@@ -383,7 +383,7 @@ class LearnConfig(Command):
     )
 
 
-COMMANDS = {kind.flag: kind for kind in Command.__subclasses__()}
+COMMANDS: dict[str, Any] = {kind.flag: kind for kind in Command.__subclasses__()}
 """The commands other than training, by their flags."""
 
 RETURN_COMMANDS = {

@@ -322,9 +322,8 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
     returns = torch.full((len(candidates), count), torch.nan)  # [N, agents]
     watch_first = watch_part(watch, 0, len(first_batch) / len(candidates))
     outcome = _train_and_test(module, first_batch, seeds, watch_first, sample_all)
-    returns[: len(first_batch)] = outcome.scores.view(-1, count).nan_to_num(-torch.inf)
+    returns[: len(first_batch)] = outcome.scores.view(-1, count).nan_to_num(-torch.inf)  # -inf if an agent diverged
     agents_done = count
-    agent_counts = [count] * len(candidates)
     rivals = list(range(len(first_batch), len(candidates)))  # indices of candidates that can still exceed the first
     for first in range(0, count, _ROUND_AGENTS):
         if not rivals:
@@ -336,11 +335,10 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         outcome = _train_and_test(module, candidates[rivals], seeds[first:end], watch_round, sample_all)
         returns[rivals, first:end] = outcome.scores.view(len(rivals), -1).nan_to_num(-torch.inf)
         agents_done += round_agents
-        for index in rivals:
-            agent_counts[index] = end
         assert max_return is not None  # without it, there are no rounds
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
         rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
+    agent_counts = (~returns.isnan()).sum(1).tolist()  # without rounds in which a candidate was left out
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 
