@@ -132,9 +132,8 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
 
 def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default: bool) -> str:
     """Return a help page with the settings that contain the text ``typed`` (`_contains`): of the user's implementation
-    or, if ``is_default`` or if it has none, of all implementations. The setting of this name is first, then settings
-    with the text in their names. If only some implementations have a setting, a note names them. References to sources
-    are removed, because the page does not list the sources. Raises SettingError if no setting contains the text."""
+    or, if ``is_default`` or if it has none, of all implementations. Raises SettingError if no setting contains the
+    text."""
     families, text = defaults.families, typed.lower().lstrip("-")
     matches = {name: flag for name, flag in valid_flags.items() if _contains(flag, text, families)}
     if matches and not is_default:
@@ -176,8 +175,7 @@ def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
 
 
 def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
-    """Return the help page of a training run, with the settings of the implementation first. If ``full``, it has all
-    settings. Otherwise it has the usual settings that have an effect."""
+    """Return the help page of a training run."""
     notes = _notes_without_effect(defaults, valid_flags)
     listed = list(valid_flags.values())
     if not full:  # settings of training that have an effect; commands to the agent have no owner
@@ -206,8 +204,7 @@ def _wrap(text: str, indent: str = "") -> str:
 def _groups(
     listed: Sequence[Flag], implementation: str, notes: Mapping[str, str], families: Sequence[str] | None
 ) -> list[str]:
-    """Return the entries of the ``listed`` settings, with a heading for each section. The settings of the
-    ``implementation`` are first, then the hyperparameters of the agents that it trains."""
+    """Return the entries of the ``listed`` settings, with a heading for each section."""
     config_class = family(implementation).config
 
     def sort_key(flag: Flag) -> tuple[bool, bool, bool, bool, int]:
@@ -229,8 +226,7 @@ def _groups(
 
 
 def _notes_without_effect(defaults: Settings, valid_flags: Flags) -> dict[str, str]:
-    """Return setting -> note for settings that have no effect in a run with ``defaults``. The note says why, such as
-    ``no effect with SE``."""
+    """Return setting -> note, such as ``no effect with SE``, for settings without effect in a run with ``defaults``."""
     names = [name for name, flag in valid_flags.items() if not flag.command]
     return {name: f"no effect{reason}" for name, reason in flags_without_effect(defaults, names, valid_flags)}
 

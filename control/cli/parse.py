@@ -190,8 +190,7 @@ def _in_words_of_user(error: SettingError, aliases: Mapping[str, str], file: str
 
 def _with_search_file(words: Words) -> dict[str, list[str]]:
     """Replace ``--resume FOLDER`` in a command line with ``--use_tune`` by ``--config FOLDER/search.yaml
-    --resume_search FOLDER``. Return ``words`` unchanged if ``--use_tune`` is off, or if no folder is named. Raises
-    SettingError for a folder without a search, and for flags that would change the search."""
+    --resume_search FOLDER``."""
     is_switched_on = words["use_tune"] in ([], ["true"])  # [] is the bare flag
     folder = _text_of("resume_search" if _is_set("resume_search", words) else "resume", words)
     has_folder = folder.lower() not in (*NULL, "true", "false")  # true and false: ``--resume`` as a switch

@@ -135,8 +135,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
     """Film the first member of ``loop`` as ``path``, with sampled actions if ``sample``, and print the file and the
-    returns. ``seed`` determines the episodes. With ``run.record``, there are ``record_episodes`` episodes and a GIF.
-    Otherwise there is one episode, and a note if it cannot be filmed."""
+    returns. ``seed`` determines the episodes."""
     episodes = run.record_episodes if run.record else 1
     try:
         with progress("filming") as watch:
@@ -188,8 +187,7 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
     """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"). Print and return the table of the
-    returns. For each mode it has a row for each seed and, if there are several seeds, a row for all of them. ``solved``
-    is the return that solves the environment; unless it is None, also print whether the mean return reaches it."""
+    returns. Unless ``solved`` is None, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
@@ -371,9 +369,7 @@ def _train_and_print(
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return a copy of the config ``agent`` for training on the real environment: in one environment, with at least one
-    initial episode before the first update, less exploration with every episode, and a large replay buffer. Settings
-    that the config does not have are left out."""
+    """Return a copy of the config ``agent`` for training on the real environment."""
     changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
     changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
     changes["eps_fraction"] = None  # exploration depends on the number of episodes

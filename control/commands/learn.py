@@ -135,9 +135,7 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _run_stages(task: Task) -> bool:
-    """Run the stages that have no results, and write the page. A stage is left out if a stage that it requires has
-    failed, or if ``--only`` selects other stages. If the exam fails, the file of the bandit gets a name that says so.
-    Return True if no stage failed."""
+    """Run the stages that have no results, and write the page. Return True if no stage failed."""
     verbose, only = task.verbose, task.options.only
     names = [name for name in STAGES if only is None or name in (only, *REQUIRED[only])]
     failures = {name for name in names if task.results.get(name, {}).get("failed")}

@@ -326,8 +326,7 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
 
 
 def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, float]:
-    """Return the better one of the checkpoints of a teacher's ``training``, by the mean return in new episodes, and
-    this return."""
+    """Return the checkpoint of a teacher's ``training`` with the best mean return in new episodes, and this return."""
     names = ["best.ckpt", "last.ckpt"]
     if training["trains_to_end"]:
         names.reverse()  # if returns are equal, prefer the table with more training
@@ -422,12 +421,10 @@ def _test_fresh_agents(task: Task) -> dict[str, Any]:
                 results[name], more_steps[name] = result, long_steps
         if more_steps:  # the file says for how many steps its agents train
             config = dataclasses.replace(proxy.config, deploy_steps=long_steps)
-            description = {
-                **proxy.description,
-                "settings": proxy.description["settings"] | {"deploy_steps": long_steps},
-            }
-            options = {"config": config, "spaces": proxy.spaces, "game": proxy.game, "description": description}
-            files.save(proxy.path, proxy.parameters, **options)
+            settings = proxy.description["settings"] | {"deploy_steps": long_steps}
+            options = {"spaces": proxy.spaces, "game": proxy.game, "config": config}
+            description = {**proxy.description, "settings": settings}
+            files.save(proxy.path, proxy.parameters, description=description, **options)
     scores = {name: Score(**result["score"]) for name, result in results.items()}
     task_results = results_of(learners_on_task(task), base_steps, on_task=True)
     teacher_score = task.score("teacher", "score")
@@ -548,9 +545,8 @@ def learners(spaces: Spaces) -> tuple[str, ...]:
 
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **changes: Any) -> InnerLoop:
-    """Return the training loop of agents of implementation ``name``. Agents that train on the proxy have the settings
-    in its file, and agents that train on the task itself (``on_task``) have `_settings_on_task`. ``changes`` replace
-    settings of the proxy's search, such as the number of test episodes."""
+    """Return the training loop of agents of implementation ``name``. ``changes`` replace settings of the proxy's
+    search, such as the number of test episodes."""
     config = dataclasses.replace(proxy.config, **changes)
     agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
     return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)

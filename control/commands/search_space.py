@@ -160,8 +160,7 @@ def _published_file(settings: Settings) -> Path:
 
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
     """Return the dimension for the ``entry`` of the setting ``name`` in a file: a list of choices, or ``{kind:
-    arguments}`` with a kind of `KINDS`. Raises SettingError for a wrong entry, and for a value that is out of range or
-    conflicts with the other ``settings``."""
+    arguments}`` with a kind of `KINDS`. Raises SettingError for a wrong entry or value."""
     implementation = settings.run.implementation
     if name not in valid_flags:
         raise unknown_error(name, valid_flags, implementation, prefix="", game="")
@@ -192,8 +191,7 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
 
 def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:
     """Return the kind of a dimension (`KINDS`) and its arguments, such as ``("uniform", ["0", "1"])``, from the
-    ``entry`` of the setting ``name``. Numbers are texts, because files are read as text. Raises SettingError if the
-    entry has another form, or if the type of the setting does not allow the kind."""
+    ``entry`` of the setting ``name``. Numbers are texts, because files are read as text."""
     if isinstance(entry, list):
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting

@@ -296,8 +296,7 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
 
 
 def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: bool) -> list[Command]:
-    """Return the commands to type after a run. ``finished`` is whether its results were not interrupted, ``has_agent``
-    whether it has a checkpoint of an agent."""
+    """Return the commands to type after a run."""
     settings = module.settings
     commands: list[Command] = []
     if not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists():
@@ -312,10 +311,8 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
 
 
 def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    """Yield pairs ``(name, value)`` for the summary. ``runs`` has the metrics of all seeds. The first pair has the best
-    score, and whether it solves the environment. If the score is a greedy return, whose policy is the best of several
-    evaluations, a second pair has the mean over the last tenth of the epochs, as in reports. If the score is of
-    training episodes, the first pair also has the best greedy return."""
+    """Yield pairs ``(name, value)`` for the summary: the best score and, if it is the best of several greedy
+    evaluations, also the mean over the last tenth of the epochs, as in reports."""
     loop = module.loop
     greedy = [values for run in runs for _, values in [run.points(GREEDY)] if len(values)]  # [K] of each seed
     solved = solved_return(module.settings.run.gamename) if "return" in loop.score_name else None

@@ -92,8 +92,7 @@ def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
 
 
 def _run_trials(search: Search) -> None:
-    """Run the remaining trials of a hyperparameter search with Ray, beginning with the interrupted trials of a resumed
-    search. A callback reports their starts, evaluations and ends to ``search``."""
+    """Run the remaining trials of a hyperparameter search with Ray, beginning with the interrupted ones."""
     from ray import tune as ray_tune
 
     settings, space = search.settings, search.space
@@ -210,8 +209,7 @@ def _domains(space: Space) -> dict[str, Any]:
 
 def _searcher(search: Search) -> Any:
     """Return Ray's search algorithm, which suggests the hyperparameters of trials. In a resumed search it first
-    suggests the hyperparameters of interrupted trials. Optuna also learns the scores of the trials that had ended. A
-    search with BOHB or PBT cannot be resumed."""
+    suggests the hyperparameters of interrupted trials, and Optuna also learns the scores of the others."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
@@ -239,8 +237,7 @@ def _searcher(search: Search) -> Any:
 
 
 def _scheduler(search: Search) -> Any:
-    """Return Ray's scheduler, which stops, pauses or perturbs trials, for the algorithm of the search. In a resumed
-    search, ASHA is given the results of the trials that had ended."""
+    """Return Ray's scheduler, which stops, pauses or perturbs trials."""
     from ray.tune import schedulers
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand

@@ -99,7 +99,6 @@ class CompiledAgent(MachineCode):
         self._work: list[Any] = []  # `Work` of each thread; empty before the first block
 
     def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """See `StepLoop.advance`. ``pause`` has no effect."""
         self._steps_left, self._block_steps, self._step = count, 0, 0  # an error may have left a block unfinished
         return loop.advance_by_steps(count, running)
 

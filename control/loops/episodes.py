@@ -72,8 +72,6 @@ class EpisodeLoop(Loop):
             self.agent.observe(self._play(policy, count))
 
     def epoch(self) -> dict[str, Tensor]:
-        """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). An off-policy agent learns
-        before the epoch's episodes, an on-policy agent after them."""
         start = time.perf_counter()
         self.epochs += 1
         row: dict[str, Tensor] = {}
@@ -141,7 +139,6 @@ class EpisodeLoop(Loop):
         return trajectory
 
     def has_reached_target(self) -> bool:
-        """Return whether the running mean, averaged over members, has reached ``target``."""
         if self.target is None or self.epochs == 0:
             return False
         assert self.schedule.running_mean is not None  # only then there is a target

@@ -274,9 +274,8 @@ class Group(StepLoop):
         self.members = torch.tensor(members)
         seeds = [run.seed + member for member in members]
         open_environment = partial(make_environment, run.gamename, len(members), num_workers=num_workers, device=device)
-        training_limit = run.time_limit
-        if training_limit is None and schedule.endless:
-            training_limit = 0  # no limit; with None, the environment has the game's limit
+        # 0 is no limit, and None is the game's limit.
+        training_limit = 0 if run.time_limit is None and schedule.endless else run.time_limit
         training = open_environment(config.num_envs, time_limit=training_limit)
         dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
         if dynamics is None and agent_type.needs_dynamics(config):
@@ -359,7 +358,6 @@ class StepGroups(Loop):
         return row | {"time/train": seconds}
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play greedy evaluation episodes (`Loop._play_round`), in machine code where possible."""
         assert not sample  # "sampled" is not among the `evaluation_modes`
         seeds = self.evaluation_streams.episode_seeds(count)  # [M, count]
         streams = self.acting_streams.fork()

@@ -62,7 +62,6 @@ class Plateau:
         self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
 
     def __call__(self, loop: StepLoop, episodes: Ended) -> Tensor:
-        """Add N new ``episodes``. Return whether their members are done, ``[N]`` bool."""
         members, n = episodes.members, self.number
         self.latest.add(members, episodes.returns)
         current = self.latest.mean(members, n)
@@ -90,7 +89,6 @@ class Solved:
         self.number, self.solved, self.initial, self.test = number, solved, initial, test
 
     def __call__(self, loop: StepLoop, episodes: Ended) -> Tensor:
-        """Add N new ``episodes``. Return whether their members are done, ``[N]`` bool."""
         members, scores = episodes.members, episodes.returns
         if self.test is not None:
             unique_members, indices = members.unique(return_inverse=True)
