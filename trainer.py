@@ -177,6 +177,8 @@ _FUNCTIONS = {
     "film": ("control.commands.films", "film_side_by_side"),
     "import_proxy": ("control.commands.import_proxy", "import_proxy"),
     "learn": ("control.commands.learn", "learn"),
+    "plot": ("control.reports.plot", "plot"),
+    "report": ("control.reports.page", "report"),
     "use_tune": ("control.commands.tune", "tune"),
 }
 
@@ -186,18 +188,6 @@ def _command_function(settings: Settings) -> Callable[[], int]:
     command and returns the exit status."""
     options = settings.subcommand
     command = options.flag if options else ""
-    if command in ("plot", "report"):
-        run_folders = [Path(folder) for folder in getattr(options, command)]
-        user_path = getattr(options, f"{command}_out")
-        path = Path(user_path) if user_path else None  # None: in the common folder of the runs
-        if command == "report":
-            from control.reports.page import report
-
-            return functools.partial(report, run_folders, path)
-        from control.reports.figures import style_of
-        from control.reports.plot import plot
-
-        return functools.partial(plot, run_folders, path, style_of(settings.run))
     if command in ("", "learn"):
         from control.lightning import lean
 
@@ -205,13 +195,19 @@ def _command_function(settings: Settings) -> Callable[[], int]:
         # process of its caller may need them.
         lean.load()
     module_name, function_name = _FUNCTIONS[command]
-    command_module = importlib.import_module(module_name)
+    function = getattr(importlib.import_module(module_name), function_name)
     if command == "" and HAS_NUMBA and settings.value("compiled"):
         from control.loops.build import has_machine_code
 
         if has_machine_code(settings):
             lean.load_numba()
-    return functools.partial(getattr(command_module, function_name), settings)
+    if command not in ("plot", "report"):
+        return functools.partial(function, settings)
+    out = getattr(options, f"{command}_out")  # None: in the common folder of the runs
+    arguments: list[Any] = [[Path(folder) for folder in getattr(options, command)], Path(out) if out else None]
+    if command == "plot":
+        arguments.append(importlib.import_module("control.reports.figures").style_of(settings.run))
+    return functools.partial(function, *arguments)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from control.cli.files import errors_in, read_mapping
 from control.cli.options import flags, unknown_error
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import Flag, Flags, as_word, read_value
-from models.registry import families_of, family
+from models.registry import family
 from models.settings import INTEGER, MAX_ITEMS, SettingError, kinds, names_with, setting, width
 from models.vocabulary import translate
 
@@ -109,12 +109,9 @@ def search_space(settings: Settings) -> Space:
             valid_flags[name] = Flag(name, INTEGER, part.metadata, None, section)
     entries = read_mapping("search_space", path, "name: choices or range")
     with errors_in(path):
-        families = families_of(settings.run.implementation, settings.run.agent)
-        entries, _ = translate(entries, families, valid_flags)
+        entries, _ = translate(entries, settings.families, valid_flags)
         if not user_path:
-            set_names = {*settings.explicit_names}
-            if "hidden_sizes" in set_names:
-                set_names |= SHAPE.keys()
+            set_names = settings.explicit_names | (SHAPE.keys() if "hidden_sizes" in settings.explicit_names else set())
             entries = {name: entry for name, entry in entries.items() if name not in set_names}
         dimensions = {name: _dimension(name, entry, settings, valid_flags) for name, entry in entries.items()}
         if not dimensions:

@@ -28,8 +28,21 @@ class Recording:
     this machine. Raises SettingError if there is no such dataset, or if it does not fit the ``spaces`` of ``game``."""
 
     def __init__(self, source: str, game: str, spaces: Spaces):
+        import minari  # slow to import
+
         self.source, self.spaces = source, spaces
-        self.dataset = self._open()
+        name = source.removeprefix(PREFIX)
+        try:
+            if source.startswith(PREFIX):
+                if not re.search(r"-v\d+$", name):
+                    raise ValueError("the ID has no version, such as -v0")
+                self.dataset: Any = minari.load_dataset(name, download=True)  # only if it is not on this machine
+            else:
+                folder = Path(source).expanduser()
+                self.dataset = minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
+        except Exception as error:  # files of others, and the network, can raise anything
+            problem = f"which cannot be read: {first_line(error)}"
+            raise self._error(problem, "minari:ID, or the folder of a dataset of Minari") from error
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         if spaces.is_image:
             raise self._error(f"but {game} shows images", "an environment that shows vectors")
@@ -42,22 +55,6 @@ class Recording:
     def _error(self, problem: str, allowed: str) -> SettingError:
         """Return the error for a dataset that cannot be used. ``problem`` follows its name in the message."""
         return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
-
-    def _open(self) -> Any:
-        """Open the dataset, and download it first if necessary."""
-        import minari  # slow to import
-
-        name = self.source.removeprefix(PREFIX)
-        try:
-            if self.source.startswith(PREFIX):
-                if not re.search(r"-v\d+$", name):
-                    raise ValueError("the ID has no version, such as -v0")
-                return minari.load_dataset(name, download=True)  # only if it is not on this machine
-            folder = Path(self.source).expanduser()
-            return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
-        except Exception as error:  # files of others, and the network, can raise anything
-            problem = f"which cannot be read: {first_line(error)}"
-            raise self._error(problem, "minari:ID, or the folder of a dataset of Minari") from error
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
         """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
