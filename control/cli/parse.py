@@ -2,7 +2,6 @@
 earlier ones: defaults of the family, of the implementation and of the game, a file (``--config``), flags."""
 
 import dataclasses
-import functools
 import os
 import re
 import sys
@@ -319,8 +318,8 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
 def _read(words: Words, source: Settings, valid_flags: Flags, prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
     """Convert ``words`` to values (`read_values`). Return setting -> value, and a list of errors. Messages about
     unknown names begin with ``prefix``, and name the implementation and the game of ``source``."""
-    names = {"implementation": source.run.implementation, "prefix": prefix, "game": source.run.gamename}
-    return read_values(words, valid_flags, functools.partial(options.unknown_error, valid_flags=valid_flags, **names))
+    names = (source.run.implementation, prefix, source.run.gamename)
+    return read_values(words, valid_flags, lambda name: options.unknown_error(name, valid_flags, *names))
 
 
 def changes_of(settings: Settings, source: Settings) -> dict[str, Any]:
