@@ -32,8 +32,7 @@ def import_proxy(settings: Settings) -> int:
     # Settings ``rn_...`` may scale inputs and outputs of a reward network. The usual settings of searches do, but
     # originals do not, and neither do the defaults of the class.
     changes = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
-    changes |= original.settings
-    config = dataclasses.replace(config, **{**changes, "proxy": original.kind})
+    config = dataclasses.replace(config, **{**changes, **original.settings, "proxy": original.kind})
     try:
         check(config)
         parameters, views = files.zero_parameters(config, spaces)  # [D], and its parts by the names of tensors

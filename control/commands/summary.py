@@ -55,11 +55,8 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
-        program, arguments = "python", words
-        program_path = Path(sys.executable)
-        if words[0] == "tensorboard":
-            program, arguments = "tensorboard", words[1:]
-            program_path = program_path.with_name(program)
+        program, arguments = ("tensorboard", words[1:]) if words[0] == "tensorboard" else ("python", words)
+        program_path = Path(sys.executable) if program == "python" else Path(sys.executable).with_name(program)
         if shutil.which(program) != str(program_path):  # the shell finds another program of this name, or none
             program = path_text(program_path)
         print("  " + shlex.join((program, *map(path_text, arguments))), flush=True)
