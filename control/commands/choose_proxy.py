@@ -221,7 +221,7 @@ def write_proxy(
     """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
     ``scores``, and the command that makes it: ``text``, or by default the command of the run with these settings."""
     # Settings that do not affect results.
-    omitted = set[str]().union(*(names_with(config, "outcome", False) for config in settings.configs))
+    omitted = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
         "command": text or command_line(settings, omitted),
         "settings": {name: value for name, value in effective_values(settings).items() if name not in omitted},

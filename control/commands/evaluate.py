@@ -373,7 +373,8 @@ def _settings_for_real_environment(agent: Any) -> Any:
     changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
     changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
     changes["eps_fraction"] = None  # exploration depends on the number of episodes
-    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if hasattr(agent, name)})
+    existing = kinds(type(agent)).keys()
+    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:

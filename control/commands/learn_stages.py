@@ -223,9 +223,9 @@ def _measure_baselines(task: Task) -> dict[str, Any]:
     with task.progress() as watch:
         baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
     rate = baselines.real_steps / (time.perf_counter() - started)
-    scores = dataclasses.asdict(baselines)
-    del scores["teacher"]  # not measured yet
-    return {**scores, "steps_per_second": rate}
+    result = dataclasses.asdict(baselines)
+    del result["teacher"]  # not measured yet
+    return {**result, "steps_per_second": rate}
 
 
 def _find_teacher(task: Task) -> dict[str, Any]:
