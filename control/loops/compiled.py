@@ -165,7 +165,8 @@ def _play_test(player, world, tests, n, arrays, first, last):
     unused_phi = np.float32(0)  # only learned rewards use phi, and tests have none
     for m in range(first, last):
         for e in range(num_episodes):
-            state[:] = tests.first_states[m, n, e]
+            for i in range(len(state)):
+                state[i] = tests.first_states[m, n, e, i]
             envs.observe(world, state, obs)
             episode = (m * num_tests + n) * num_episodes + e  # the number of this episode; no other one has it
             total, steps, is_running = np.float32(0), 0, True
@@ -178,7 +179,8 @@ def _play_test(player, world, tests, n, arrays, first, last):
                 action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
                 if m == 0 and len(tests.actions):
                     tests.actions[e, steps] = action
-                    tests.continuous_actions[e, steps] = arrays.continuous_action
+                    for i in range(len(arrays.continuous_action)):
+                        tests.continuous_actions[e, steps, i] = arrays.continuous_action[i]
                 reward, ends, _, _ = envs.advance(
                     world, m, state, action, arrays.continuous_action, obs, arrays.scratch, unused_phi
                 )
@@ -239,7 +241,8 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                 block.ended_returns[m, t, e], block.ended_lengths[m, t, e] = block.returns[m, e], block.lengths[m, e]
                 block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
                 block.start_step[m, e] = t  # the new episode begins after this step
-                block.state[m, e] = block.first_states[m, t, e]
+                for i in range(block.state.shape[2]):
+                    block.state[m, e, i] = block.first_states[m, t, e, i]
                 envs.observe(world, block.state[m, e], block.obs[m, e])
                 if uses_phi:
                     phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
