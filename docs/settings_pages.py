@@ -45,7 +45,8 @@ _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
 INTRODUCTION = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
-keyword in Python (`lr=1e-3`), by the same name. Searches and each family have a page; settings of every run follow below.
+keyword in Python (`lr=1e-3`), by the same name. Searches and each family have a page. Settings of every run follow
+below.
 
 {links}
 
