@@ -169,7 +169,7 @@ def write_next_values(agent, work, m):
 
 @compiled
 def update_critics(agent, work, m):
-    """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`). Return the loss before the
+    """Make a step of both critics towards the TD targets (`OffPolicyAgent.critic_loss`). Return the loss before the
     step. ``work.td_target [B]`` must hold the values of the next states, and is replaced by the targets. The
     observations of the minibatch remain in both critics' inputs."""
     pair_size, td_target = agent.obs_size + agent.action_size, work.td_target
@@ -221,35 +221,42 @@ def actor_backward(agent, work, m):
     nets.backward(agent.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
 
 
-def make_delayed_improve(write_next_values, write_actor_gradient):  # type: ignore[no-untyped-def]
-    """Return `improve` for agents that update the actor and the targets every ``policy_delay`` updates of the critics.
-    ``write_next_values(agent, work, m, t, update)`` writes the values of the next states to ``work.td_target [B]``, and
-    ``write_actor_gradient`` of the same arguments the gradient of the actor's loss to ``work.actor_grad [D]``."""
+def make_delayed_improve(write_vectors, write_output_gradient, clips_target):  # type: ignore[no-untyped-def]
+    """Return `improve` for TD3 and discrete TD3, which update the actor and the targets every ``policy_delay`` updates
+    of the critics. After the actor has run, ``write_vectors(agent, work, m, t, update, is_target)`` writes its action
+    vectors to the first critic's inputs; ``is_target`` says whether it was the target actor. With ``clips_target``, the
+    target actor's vectors are clipped to [-1, 1]. ``write_output_gradient(agent, work, m, t, update)`` writes the
+    gradient of the actor's loss to the last layer of ``work.actor.grads``, from the gradient of the first critic's
+    values in ``work.critic1.grads[0]``."""
 
     @compiled
     def delayed_update(agent, work, m, t, update):
         """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
         critics' loss."""
-        write_next_values(agent, work, m, t, update)
+        batch_size, max_noise, vectors = len(work.td_target), agent.policy_std_clip, work.critic1.acts[0]
+        run_actor_on_next_obs(agent, work, agent.actor_learner.target_parameters[m])
+        write_vectors(agent, work, m, t, update, True)
+        for i in range(agent.action_size):
+            for column in range(batch_size):
+                noise = nets.clip(agent.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
+                vector = vectors[agent.obs_size + i, column] + noise
+                vectors[agent.obs_size + i, column] = nets.clip(vector, -ONE, ONE) if clips_target else vector
+        write_next_values(agent, work, m)
         loss = update_critics(agent, work, m)
         if agent.learner.counts[m] % agent.policy_delay == 0:
-            write_actor_gradient(agent, work, m, t, update)
+            run_actor(agent, work, m)
+            write_vectors(agent, work, m, t, update, False)  # overwrites the actions of the minibatch
+            # The gradient of the mean of the first critic's values. Without ``need_grad``, ``work.grad`` is not used.
+            params = agent.learner.flat_parameters[m]
+            nets.forward(agent.critic1, params, work.critic1)
+            for column in range(batch_size):
+                work.critic1.grads[len(agent.critic1.sizes) - 1, 0, column] = np.float32(1 / batch_size)
+            nets.backward(agent.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
+            write_output_gradient(agent, work, m, t, update)
+            actor_backward(agent, work, m)
             nets.adam(agent.actor_learner, m, work.actor_grad)
             nets.follow(agent.actor_learner, m, agent.tau)
             nets.follow(agent.learner, m, agent.tau)
         return loss
 
     return nets.make_improve(delayed_update)
-
-
-@compiled
-def q1_gradient(agent, work, m):
-    """Write the gradient of the mean of the first critic's values with respect to its inputs to
-    ``work.critic1.grads[0]`` (`TwinCritics.first_values`). The inputs must be in ``work.critic1.acts[0]``."""
-    depth, params = len(agent.critic1.sizes) - 1, agent.learner.flat_parameters[m]
-    batch_size = len(work.td_target)
-    nets.forward(agent.critic1, params, work.critic1)
-    for column in range(batch_size):
-        work.critic1.grads[depth, 0, column] = np.float32(1 / batch_size)
-    # Without ``need_grad``, nothing is written to ``work.grad``.
-    nets.backward(agent.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)

@@ -64,32 +64,25 @@ def _sample_actions(agent, work, noise):
 
 
 @compiled
-def _min_q_gradient(agent, work, m):
-    """Compute the gradient of the mean of the smaller value of both critics with respect to their inputs. It is the sum
-    of ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
-    depth, params = len(agent.critic1.sizes) - 1, agent.learner.flat_parameters[m]
-    batch_size = len(work.td_target)
-    forward(agent.critic1, params, work.critic1)
-    forward(agent.critic2, params, work.critic2)
-    share = np.float32(1 / batch_size)  # d mean / d the smaller value
-    for column in range(batch_size):
-        is_first = work.critic1.acts[depth, 0, column] <= work.critic2.acts[depth, 0, column]
-        work.critic1.grads[depth, 0, column] = share if is_first else np.float32(0)
-        work.critic2.grads[depth, 0, column] = np.float32(0) if is_first else share
-    backward(agent.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
-    backward(agent.critic2, params, work.critic2, work.grad, need_grad=False, need_input_grad=True)
-
-
-@compiled
 def _write_actor_gradient(agent, work, m, noise):
-    """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]`` (`Agent.update_actor`).
+    """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]`` (`Agent.finish_update`).
     Actions are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
     params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
     obs_size, action_size, batch_size = agent.obs_size, agent.action_size, len(work.log_prob)
     critics.run_actor(agent, work, m)  # writes the outputs from which actions are sampled
     _sample_actions(agent, work, noise)
     copy(work.critic1.acts[0], obs_size, work.critic2.acts[0], obs_size, action_size)
-    _min_q_gradient(agent, work, m)
+    # The gradient of the mean of the smaller value of both critics is the sum of the gradients of their inputs.
+    critic_params, value_layer = agent.learner.flat_parameters[m], len(agent.critic1.sizes) - 1
+    forward(agent.critic1, critic_params, work.critic1)
+    forward(agent.critic2, critic_params, work.critic2)
+    share = np.float32(1 / batch_size)  # d mean / d the smaller value
+    for column in range(batch_size):
+        is_first = work.critic1.acts[value_layer, 0, column] <= work.critic2.acts[value_layer, 0, column]
+        work.critic1.grads[value_layer, 0, column] = share if is_first else np.float32(0)
+        work.critic2.grads[value_layer, 0, column] = np.float32(0) if is_first else share
+    backward(agent.critic1, critic_params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
+    backward(agent.critic2, critic_params, work.critic2, work.grad, need_grad=False, need_input_grad=True)
     log_alpha_at = len(params) - 1  # after the network's weights
     log_prob_grad = np.exp(params[log_alpha_at]) / np.float32(batch_size)
     for i in range(action_size):

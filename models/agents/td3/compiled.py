@@ -35,34 +35,23 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 
 @compiled
-def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
-    critics.run_actor_on_next_obs(agent, work, agent.actor_learner.target_parameters[m])
-    outputs, max_noise = work.actor.acts[len(agent.actor.sizes) - 1], agent.policy_std_clip
+def _write_actions(agent, work, m, t, update, is_target):
+    """Write the actor's actions to the first critic's inputs (`Agent._vectors`)."""
+    outputs = work.actor.acts[len(agent.actor.sizes) - 1]
     for i in range(agent.action_size):
         for column in range(len(work.td_target)):
-            noise = clip(agent.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
-            work.critic1.acts[0, agent.obs_size + i, column] = clip(np.tanh(outputs[i, column]) + noise, -ONE, ONE)
-    critics.write_next_values(agent, work, m)
+            work.critic1.acts[0, agent.obs_size + i, column] = np.tanh(outputs[i, column])
 
 
 @compiled
-def _write_actor_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). The actor's actions
-    overwrite the actions in the first critic's inputs."""
-    batch_size, depth = len(work.td_target), len(agent.actor.sizes) - 1
-    critics.run_actor(agent, work, m)
-    for i in range(agent.action_size):
-        for column in range(batch_size):
-            work.critic1.acts[0, agent.obs_size + i, column] = np.tanh(work.actor.acts[depth, i, column])
-    critics.q1_gradient(agent, work, m)
+def _write_output_gradient(agent, work, m, t, update):
+    """Write the gradient of the actor's loss to the last layer of ``work.actor.grads``."""
     for i in range(agent.action_size):
         row = agent.obs_size + i  # of the action in the critic's inputs
-        for column in range(batch_size):
+        for column in range(len(work.td_target)):
             action, q_grad = work.critic1.acts[0, row, column], work.critic1.grads[0, row, column]
-            work.actor.grads[depth, i, column] = -q_grad * (ONE - action * action)
-    critics.actor_backward(agent, work, m)
+            work.actor.grads[len(agent.actor.sizes) - 1, i, column] = -q_grad * (ONE - action * action)
 
 
 choose = critics.make_choose(_exploring_action)
-improve = critics.make_delayed_improve(_write_next_values, _write_actor_gradient)
+improve = critics.make_delayed_improve(_write_actions, _write_output_gradient, clips_target=True)

@@ -15,7 +15,7 @@ from models import compiled_critics as critics
 from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
 from models.agents.td3_discrete.agent import Agent as Agent
-from models.compiled import better, clip, nan_to_zero, outputs_row
+from models.compiled import argmax, better, nan_to_zero, outputs_row
 from models.compiled_critics import ONE
 from models.machine import compiled
 
@@ -55,8 +55,8 @@ def _temperature(agent, m, params):
 
 @compiled
 def _gumbel_softmax(logits, gumbel, column, temperature, probs):
-    """Compute ``softmax((logits + gumbel[:, column]) / temperature)`` for ``logits [A]`` (`gumbel_softmax`), and write
-    it to ``probs[:, column]``. Return the index of the largest probability, the first one if several are equal."""
+    """Compute ``softmax((logits + gumbel[:, column]) / temperature)`` for ``logits [A]``, and write it to
+    ``probs[:, column]``. Return the index of the largest probability, the first one if several are equal."""
     num_actions = len(probs)
     max_z = (logits[0] + gumbel[0, column]) / temperature
     for i in range(num_actions):
@@ -67,11 +67,25 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
     for i in range(num_actions):
         probs[i, column] = np.exp(probs[i, column] - max_z)
         total += probs[i, column]
-    best = 0
     for i in range(num_actions):
         probs[i, column] = probs[i, column] / total
-        best = i if better(probs[i, column], probs[best, column]) else best
-    return best
+    return argmax(probs[:, column], num_actions)
+
+
+@compiled
+def _sample_vectors(agent, work, m, t, update, is_target):
+    """Sample action vectors of the actor or, if ``is_target``, of the target actor, from the logits in the last layer
+    of ``work.actor.acts`` (`Agent._sample_vectors`). Write the probabilities to ``work.probs [A, B]``, and the vectors
+    to the first critic's inputs."""
+    learner, logits = agent.actor_learner, work.actor.acts[len(agent.actor.sizes) - 1]
+    params = learner.target_parameters[m] if is_target else learner.flat_parameters[m]
+    gumbel = agent.next_gumbel[m, t, update] if is_target else agent.gumbel[m, t, update]
+    temperature = _temperature(agent, m, params)
+    for column in range(len(work.td_target)):
+        largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
+        for i in range(agent.action_size):
+            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
+            work.critic1.acts[0, agent.obs_size + i, column] = sampled
 
 
 def choose(agent, work, m, t, e, obs, state):
@@ -98,39 +112,14 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 @compiled
-def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
-    params = agent.actor_learner.target_parameters[m]
-    critics.run_actor_on_next_obs(agent, work, params)
-    logits, gumbel = work.actor.acts[len(agent.actor.sizes) - 1], agent.next_gumbel[m, t, update]
-    temperature, max_noise = _temperature(agent, m, params), agent.policy_std_clip
-    for column in range(len(work.td_target)):
-        # This also writes the sampled vector to ``work.probs[:, column]``.
-        largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
-        for i in range(agent.action_size):
-            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
-            noise = clip(agent.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
-            work.critic1.acts[0, agent.obs_size + i, column] = sampled + noise
-    critics.write_next_values(agent, work, m)
-
-
-@compiled
-def _write_actor_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). Sampled action vectors
-    overwrite the actions in the first critic's inputs."""
+def _write_output_gradient(agent, work, m, t, update):
+    """Write the gradient of the actor's loss with respect to the logits to the last layer of ``work.actor.grads``, and
+    with respect to the logarithm of the temperature to the last number of ``work.actor_grad``."""
     params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
     obs_size, num_actions, batch_size = agent.obs_size, agent.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
     gumbel = agent.gumbel[m, t, update]
-    critics.run_actor(agent, work, m)  # writes ``logits``
-    for column in range(batch_size):
-        # This also writes the sampled vector to ``work.probs[:, column]``.
-        largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
-        for i in range(num_actions):
-            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
-            work.critic1.acts[0, obs_size + i, column] = sampled
-    critics.q1_gradient(agent, work, m)  # writes d mean value / d inputs to ``work.critic1.grads[0]``
-    # Then backpropagation through the softmax. A one-hot vector has the same gradient (straight-through).
+    # Backpropagation through the softmax. A one-hot vector has the same gradient (straight-through).
     log_temperature_grad = np.float32(0)
     for column in range(batch_size):
         mean_q_grad = np.float32(0)  # weighted by the probabilities
@@ -142,9 +131,8 @@ def _write_actor_gradient(agent, work, m, t, update):
             # z = (logits + gumbel) / T, so dz / d log T = -z, and d loss / dz = T d loss / d logits.
             log_temperature_grad -= logit_grad * (logits[i, column] + gumbel[i, column])
             work.actor.grads[depth, i, column] = logit_grad
-    critics.actor_backward(agent, work, m)
     is_learned = agent.gumbel_temperature == _LEARNED
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
 
 
-improve = critics.make_delayed_improve(_write_next_values, _write_actor_gradient)
+improve = critics.make_delayed_improve(_sample_vectors, _write_output_gradient, clips_target=False)
