@@ -79,6 +79,7 @@ class Agent(nn.Module, Stateful, ABC):
     takes_cells_only: ClassVar[bool] = False  # if True, observations must be one-hot (`models.spaces.Spaces.one_hot`)
     advice: ClassVar[str] = "a smaller lr may help"  # shown to the user when weights or losses are no longer finite
     optimizers: Sequence[torch.optim.Optimizer] = ()  # saved by Lightning; other optimizers are in `training_state`
+    replay_buffer: Any = None  # of steps (`models.replay.ReplayBuffer`), if there is one
     device = torch.device("cpu")  # of observations and actions
     seeds: list[int]
     config: Any
@@ -114,10 +115,13 @@ class Agent(nn.Module, Stateful, ABC):
     def status(self) -> dict[str, Tensor]:
         """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate and, if there is a
         replay buffer, the number of steps in it."""
-        if not self.optimizers:
-            return {}
-        rate = float(self.optimizers[0].param_groups[0]["lr"])
-        return {"train/learning_rate": torch.full((self.members,), rate, dtype=torch.float64)}
+        numbers = {}
+        if self.optimizers:
+            rate = float(self.optimizers[0].param_groups[0]["lr"])
+            numbers["train/learning_rate"] = torch.full((self.members,), rate, dtype=torch.float64)
+        if self.replay_buffer is not None:
+            numbers["train/buffer_size"] = torch.full((self.members,), self.replay_buffer.size)
+        return numbers
 
     def training_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and ``optimizers``."""
@@ -227,7 +231,7 @@ class InnerAgent(StepAgent):
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.member_configs = [self.sample_config(config, seed) for seed in seeds]
         self.envs = config.num_envs
-        self.curiosity = build_curiosity(config, spaces, seeds)  # rewards for novelty, None without them
+        self.curiosity: Any = build_curiosity(config, spaces, seeds)  # rewards for novelty, None without them
         self.random_numbers: dict[str, Tensor] = {}  # of the current step, {name: [M, ...]}
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)
         self.steps = 0  # so far, in each environment
@@ -236,6 +240,11 @@ class InnerAgent(StepAgent):
     def lr_factor(self) -> float:
         """Current factor on all learning rates."""
         return 1.0
+
+    def lr_factor_at(self, steps: int) -> float:
+        """Return the factor on all learning rates after ``steps`` steps per environment, by the setting
+        ``anneal_lr``."""
+        return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
     @abstractmethod
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
@@ -257,7 +266,7 @@ class InnerAgent(StepAgent):
 
     def status(self) -> dict[str, Tensor]:
         rates = [self.lr_factor * member_config.lr for member_config in self.member_configs]
-        return {"train/learning_rate": torch.tensor(rates, dtype=torch.float64)}
+        return {"train/learning_rate": torch.tensor(rates, dtype=torch.float64)} | super().status()
 
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, after compiled code has made them."""

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.contract import InnerAgent
+
 
 @functools.lru_cache(16)
 def _decay_table(initial: float, decay: float, minimum: float, count: int) -> Tensor:
@@ -14,16 +16,10 @@ def _decay_table(initial: float, decay: float, minimum: float, count: int) -> Te
     return torch.tensor([max(minimum, initial * decay**k) for k in range(count)])
 
 
-class EpsilonGreedy:
-    """Mixin of agents that act at random with probability epsilon: ``eps_init * eps_decay ** k`` after k finished
+class EpsilonGreedy(InnerAgent):
+    """Base class of agents that act at random with probability epsilon: ``eps_init * eps_decay ** k`` after k finished
     episodes of a member, at least ``eps_min``. If ``eps_fraction`` is set, epsilon changes linearly from ``eps_init``
     to ``eps_min`` over this fraction of all steps, and is constant afterwards. ``config`` has these settings."""
-
-    config: Any
-    episodes: Tensor
-    steps: int
-    envs: int
-    budget: int
 
     def epsilon(self) -> Tensor:
         """Return the probability of a random action in the current step, ``[M]``."""
@@ -32,14 +28,16 @@ class EpsilonGreedy:
         previous_steps = self.steps - 1  # `act` has already counted the current one
         return torch.full(self.episodes.shape, self._linear(previous_steps))
 
-    def upcoming_epsilon(self, steps: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return epsilon for compiled code as two float32 arrays of which one is empty: by number of finished episodes,
-        or, if ``eps_fraction`` is set, in each of the next ``steps`` steps."""
+    def upcoming_epsilon(self, steps: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Return epsilon for compiled code as two float32 arrays of which one is empty: ``by_episode``, by number of
+        finished episodes, and ``by_step``, in each of the next ``steps`` steps, if ``eps_fraction`` is set."""
+        by_episode = by_step = np.empty(0, np.float32)
         if self.config.eps_fraction is None:
             max_episodes = int(self.episodes.max()) + steps * self.envs  # an episode has at least one step
-            return self._table(max_episodes).numpy(), np.empty(0, np.float32)
-        by_step = [self._linear(self.steps + t) for t in range(steps)]
-        return np.empty(0, np.float32), np.array(by_step, np.float32)
+            by_episode = self._table(max_episodes).numpy()
+        else:
+            by_step = np.array([self._linear(self.steps + t) for t in range(steps)], np.float32)
+        return {"by_episode": by_episode, "by_step": by_step}
 
     def _table(self, max_episodes: int) -> Tensor:
         """Return epsilon by number of finished episodes, for at least 0 to ``max_episodes``."""

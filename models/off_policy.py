@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models.contract import AgentPolicy, Command, GreedyNetwork, InnerAgent
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
-from models.optim import MemberAdam, norms, polyak_update
+from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.spaces import Continuous, Discrete, Spaces
 from models.state import Stateful
@@ -29,24 +29,68 @@ class OffPolicyAgent(InnerAgent):
 
     saved: ClassVar[tuple[str, ...]] = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity", "steps")
     optimizer: MemberAdam  # of ``flat_parameters``
-    replay_buffer: ReplayBuffer
+    critic_optimizer: MemberAdam  # of the networks of values
     noise: NoiseBlocks
     update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
     metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm")  # of `metrics`, without "train/"
     groups = staticmethod(groups)
 
-    def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
+    def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int], action_shape: tuple[int, ...] = ()):
+        """``action_shape`` is the shape of an action in the replay buffer."""
         super().__init__(config, spaces, seeds)
         self.updates_per_step = config.updates_per_step
+        first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
+        self.batch, self.hidden_sizes = first_config.batch_size, first_config.hidden_sizes
+        self.lrs = torch.tensor([member_config.lr for member_config in self.member_configs])
+        self.obs_size = spaces.obs_shape[0]
+        vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)  # shape and dtype of a column
+        columns = {"obs": vector, "action": (action_shape, torch.float32), "next_obs": vector}
+        columns |= {"reward": number, "discount": number}
+        self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
 
     def numbers_of_update(self, i: int) -> dict[str, Tensor]:
         """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
         return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
 
+    @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make one update of the members ``learning [M]`` bool (None: all) with the ``random_numbers`` from
-        `numbers_of_update`. Return the loss ``[M]`` before the update."""
+        """Update critics, actor and target networks of the members ``learning [M]`` bool (None: all) with the
+        ``random_numbers`` from `numbers_of_update`. Return the critics' loss ``[M]`` before the update."""
+        batch = self.minibatch(random_numbers["replay"], learning)
+        self.critic_optimizer.zero_grad()
+        loss, _, _ = self.critic_loss(batch, random_numbers)
+        loss.sum().backward()
+        self.critic_optimizer.step(learning)
+        self.finish_update(batch["obs"], random_numbers, learning)
+        return loss.detach()
+
+    def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of K critics (1 or 2) on the minibatch ``batch``, ``[M]``, their values ``[M, K, B]``, and
+        the TD targets ``[M, B]``. The loss is summed over critics. ``random_numbers`` has the noise on next actions."""
+        with torch.no_grad():
+            # The column "discount" is 0 after a termination, otherwise 1.
+            next_q = self.next_q(batch["next_obs"], random_numbers)
+            target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
+        q = self.batch_values(batch)
+        return td_loss(q, target.unsqueeze(1)).sum(1), q, target
+
+    def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        """Return the target networks' values ``[M, B]`` of ``next_obs [M, B, O]`` with the agent's next actions."""
         raise NotImplementedError
+
+    def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
+        """Return the values ``[M, K, B]`` of the actions in a minibatch, by K critics (1 or 2)."""
+        raise NotImplementedError
+
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        """Update the actor, if there is one, and target networks after an update of the critics, on ``obs [M, B,
+        O]``."""
+        raise NotImplementedError
+
+    def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return statistics of the actor, if there is one, on ``obs [M, B, O]``, ``{name: [M]}``, among them its
+        "policy_loss"."""
+        return {}
 
     def learn(self) -> Tensor:
         learning = self.learning()
@@ -76,30 +120,20 @@ class OffPolicyAgent(InnerAgent):
         learning = self.learning()
         statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
         if self.random_numbers and learning.any():
-            uniform = self.numbers_of_update(-1)["replay"]
+            random_numbers = self.numbers_of_update(-1)  # of the latest update
             no_member = torch.zeros(self.members, dtype=torch.bool)  # so that no network of ``curiosity`` is trained
-            statistics = self.statistics(self.minibatch(uniform, learning=no_member))
+            batch = self.minibatch(random_numbers["replay"], learning=no_member)
+            self.critic_optimizer.zero_grad()
+            loss, values, target = self.critic_loss(batch, random_numbers)
+            loss.sum().backward()
+            q = values.detach()
+            with torch.no_grad():
+                statistics = self.actor_metrics(batch["obs"], random_numbers) | {
+                    "q_mean": q.flatten(1).mean(1),
+                    "explained_variance": explained_variance(q[:, 0], target),  # by the first critic
+                    "grad_norm": norms([self.critic_optimizer.take_gradient()]),
+                }
         return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
-
-    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return statistics of the current weights on a minibatch, ``{name: [M]}``, at least ``metric_names``."""
-        raise NotImplementedError
-
-    def value_statistics(self, optimizer: MemberAdam, loss: Tensor, q: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return statistics of the values ``q [M, K, B]`` of K critics, ``{name: [M]}``: their mean, the explained
-        variance of the TD targets ``target [M, B]`` by the first critic, and the norm of the gradient of their ``loss
-        [M]``. The ``optimizer`` of the critics takes no step."""
-        loss.sum().backward()
-        q = q.detach()
-        return {
-            "q_mean": q.flatten(1).mean(1),
-            "explained_variance": explained_variance(q[:, 0], target),
-            "grad_norm": norms([optimizer.take_gradient()]),
-        }
-
-    def status(self) -> dict[str, Tensor]:
-        buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
-        return super().status() | {"train/buffer_size": buffer_sizes}
 
     @property
     def first_update(self) -> int:
@@ -162,29 +196,21 @@ class TwinCritics(nn.Module, Stateful):
         self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.flat_parameters, lr)
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values of K critics, ``[M, K, B]``, for ``obs [M, B, O]`` and ``action [M, B, A]``. K is 2, or 1
-        without ``twins``."""
-        return self._values(self.flat_parameters, obs, action, 2 if self.twins else 1)
-
-    def first_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values of the first critic, ``[M, B]``."""
-        return self._values(self.flat_parameters, obs, action, 1).squeeze(1)
-
-    def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
-        return self._values(self.target_parameters, obs, action, 2 if self.twins else 1).amin(1)
-
-    def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
-        """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
+    def forward(
+        self, obs: Tensor, action: Tensor, count: int | None = None, parameters: Tensor | None = None
+    ) -> Tensor:
+        """Return the values of the first ``count`` critics (None: of all that are used), ``[M, count, B]``, for ``obs
+        [M, B, O]`` and ``action [M, B, A]``, with ``parameters [M, 2 D]`` (None: the trained ones)."""
+        flat = self.flat_parameters if parameters is None else parameters
+        count = count or (2 if self.twins else 1)
         # The network has M * count members: the first critic of member 0, the second one of member 0, and so on.
         inputs = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
         weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
         return self.network(weights, inputs).view(len(flat), count, -1)
 
-    def update_targets(self, tau: float, members: Tensor | None = None) -> None:
-        """Move the target networks of ``members [M]`` bool (None: all) towards the critics (`polyak_update`)."""
-        polyak_update(self.target_parameters, self.flat_parameters, tau, members)
+    def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
+        return self(obs, action, parameters=self.target_parameters).amin(1)  # type: ignore[no-any-return]
 
 
 class TwinCriticAgent(OffPolicyAgent):
@@ -203,27 +229,16 @@ class TwinCriticAgent(OffPolicyAgent):
     outputs_per_action: ClassVar[int] = 1  # of the actor's network, for each number of an action vector
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
-        super().__init__(config, spaces, seeds)
-        first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
-        self.batch, hidden = first_config.batch_size, first_config.hidden_sizes
-        self.obs_size, self.action_size = spaces.obs_shape[0], spaces.action_size
+        super().__init__(config, spaces, seeds, action_shape=(spaces.action_size,))
+        self.action_size, hidden = spaces.action_size, self.hidden_sizes
         streams = lockstep_streams(seeds, "weights")
         self.network = MLP([self.obs_size, *hidden, self.outputs_per_action * self.action_size], config.activation)
         self.flat_parameters = nn.Parameter(self._initial_weights(streams), requires_grad=False)
-        lr = torch.tensor([member_config.lr for member_config in self.member_configs])
-        self.optimizer = MemberAdam(self.flat_parameters, lr)
+        self.optimizer = MemberAdam(self.flat_parameters, self.lrs)
         twins = getattr(config, "twin_critics", True)  # SAC has no such setting: it always uses both
         critic_sizes = [self.obs_size + self.action_size, *hidden, 1]
-        self.critics = TwinCritics(critic_sizes, config.activation, streams, lr, twins)
+        self.critics = TwinCritics(critic_sizes, config.activation, streams, self.lrs, twins)
         self.critic_optimizer = self.critics.optimizer  # an attribute, because ``saved`` has names of attributes
-        columns = {
-            "obs": ((self.obs_size,), torch.float32),
-            "action": ((self.action_size,), torch.float32),
-            "next_obs": ((self.obs_size,), torch.float32),
-            "reward": ((), torch.float32),
-            "discount": ((), torch.float32),
-        }
-        self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration and replay"), self._noise_draws())
         is_correlated = config.noise_type == "ornstein-uhlenbeck"
         self.action_noise = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if is_correlated else None
@@ -251,34 +266,8 @@ class TwinCriticAgent(OffPolicyAgent):
         """Return the outputs of the actor's network with ``weights [M, D]``: ``obs [M, B, O] -> [M, B, outputs]``."""
         return self.network(weights[:, : self.network.size], obs)
 
-    @torch.enable_grad()
-    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Update critics, actor and target networks (`OffPolicyAgent.update`). Return the critics' loss ``[M]``."""
-        batch = self.minibatch(random_numbers["replay"], learning)
-        self.critics.optimizer.zero_grad()
-        critic_loss, _, _ = self.critic_loss(batch, random_numbers)
-        critic_loss.sum().backward()
-        self.critics.optimizer.step(learning)
-        self.update_actor(batch["obs"], random_numbers, learning)
-        return critic_loss.detach()
-
-    def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of K critics (1 or 2) on the minibatch ``batch``, ``[M]``, their values ``[M, K, B]``, and
-        the TD targets ``[M, B]``. The loss is summed over critics. ``random_numbers`` has the noise on next actions."""
-        with torch.no_grad():
-            # The column "discount" is 0 after a termination, otherwise 1.
-            next_q = self.next_q(batch["next_obs"], random_numbers)
-            target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
-        q = self.critics(batch["obs"], batch["action"])
-        return td_loss(q, target.unsqueeze(1)).sum(1), q, target
-
-    def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target critics' values ``[M, B]`` of ``next_obs [M, B, O]`` with the actor's next actions."""
-        raise NotImplementedError
-
-    def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor and target networks after an update of the critics, on ``obs [M, B, O]``."""
-        raise NotImplementedError
+    def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.critics(batch["obs"], batch["action"])  # type: ignore[no-any-return]
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return exploring action vectors ``[M, E, A]`` for ``outputs [M, E, outputs]`` of the actor's network."""
@@ -336,14 +325,3 @@ class TwinCriticAgent(OffPolicyAgent):
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
         vectors = self.evaluation_vectors(self.actor(flat_parameters, obs), streams)
         return self.clip(vectors.nan_to_num(0.0))  # a diverged member continues to play
-
-    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        random_numbers = self.numbers_of_update(-1)  # of the latest update
-        self.critics.optimizer.zero_grad()
-        statistics = self.value_statistics(self.critics.optimizer, *self.critic_loss(batch, random_numbers))
-        with torch.no_grad():
-            return statistics | self.actor_metrics(batch["obs"], random_numbers)
-
-    def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss"."""
-        raise NotImplementedError

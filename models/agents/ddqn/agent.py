@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.contract import Command, GreedyNetwork
 from models.epsilon import EpsilonGreedy
-from models.losses import td_loss, td_target
 from models.mlp import MLP, Layer
 from models.off_policy import OffPolicyAgent
 from models.optim import MemberAdam, polyak_update
-from models.replay import ReplayBuffer
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
 
@@ -71,28 +69,21 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
-        assert isinstance(spaces.actions, Discrete)
-        first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
-        self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.actions.n
-        sizes = [self.obs_size, *first_config.hidden_sizes, self.num_actions]
+        self.num_actions = spaces.action_size
+        sizes = [self.obs_size, *self.hidden_sizes, self.num_actions]
         self.network: MLP | DuelingQNetwork = MLP(sizes, config.activation)
         if config.head == "dueling":
             self.network = DuelingQNetwork(config, sizes)
         initial_weights = self.network.initial(lockstep_streams(seeds, "weights"))
         self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
         self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
-        lrs = torch.tensor([member_config.lr for member_config in self.member_configs])
-        self.optimizer = MemberAdam(self.flat_parameters, lrs)
-        vector = ((self.obs_size,), torch.float32)  # shape and dtype of a column
-        number = ((), torch.float32)
-        columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
-        self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
+        self.optimizer = self.critic_optimizer = MemberAdam(self.flat_parameters, self.lrs)
         self.noise = NoiseBlocks(
             lockstep_streams(seeds, "exploration and replay"),
             [  # the random numbers of each step: their sampler, names and shapes
                 (Streams.uniform, {"explore": (self.envs,)}),
                 (integers_below(self.num_actions), {"action": (self.envs,)}),
-                (Streams.uniform, {"replay": (config.updates_per_step, first_config.batch_size)}),
+                (Streams.uniform, {"replay": (self.updates_per_step, self.batch)}),
             ],
         )
 
@@ -110,35 +101,20 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
-    @torch.enable_grad()
-    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make a gradient step and a soft target update (`OffPolicyAgent.update`)."""
-        batch = self.minibatch(random_numbers["replay"], learning)
-        self.optimizer.zero_grad()
-        loss, _, _ = self.q_loss(batch)
-        loss.sum().backward()
-        self.optimizer.step(learning)
-        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, learning)
-        return loss.detach()
+    def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        """Return ``Q_target(s', argmax_a Q(s', a))``, ``next_obs [M, B, O] -> [M, B]``."""
+        next_action = self.network(self.flat_parameters, next_obs).argmax(2)
+        return q_of(self.network(self.target_parameters, next_obs), next_action)
 
-    def q_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss ``[M]`` of double DQN on a minibatch, the values ``[M, B]`` of its actions, and their TD
-        targets ``[M, B]``."""
-        with torch.no_grad():
-            next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
-            target_values = self.network(self.target_parameters, batch["next_obs"])  # [M, B, A]
-            next_q = q_of(target_values, next_action)
-            target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
-        q = q_of(self.values(batch["obs"]), batch["action"].long())
-        return td_loss(q, target), q, target
+    def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
+        return q_of(self.values(batch["obs"]), batch["action"].long()).unsqueeze(1)
+
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        """Make a soft target update."""
+        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, learning)
 
     def metrics(self) -> dict[str, Tensor]:
         return {"train/epsilon": self.epsilon()} | super().metrics()
-
-    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        self.optimizer.zero_grad()
-        loss, q, target = self.q_loss(batch)
-        return self.value_statistics(self.optimizer, loss, q.unsqueeze(1), target)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""

@@ -42,7 +42,7 @@ class Members(NamedTuple):
     q_learner: Learner
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    replay: Replay  # a row: obs, next_obs, action, reward, discount
+    replay: Replay  # a row: obs, action, next_obs, reward, discount
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
     action: Array  # [M, T, E], random actions
     by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
@@ -58,7 +58,6 @@ Work = namedtuple("Work", "scratch continuous_action trunk value advantage q onl
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return `Members` for a block of T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code
     writes into ``loss [M]``. Reserves rows in the replay buffer."""
-    by_episode, by_step = agent.upcoming_epsilon(steps)
     return nets.make_record(  # type: ignore[no-any-return]
         Members,
         agent,
@@ -67,8 +66,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         q_learner=nets.make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
         loss=loss.numpy(),
         replay=nets.make_replay(agent, random_numbers["replay"], steps),
-        by_episode=by_episode,
-        by_step=by_step,
+        **agent.upcoming_epsilon(steps),
     )
 
 
@@ -98,7 +96,7 @@ def make_work(agent: Members) -> Work:
     batch_size, network = agent.replay.uniform.shape[3], agent.network
     layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
-    # Rows: obs, next_obs, action, reward, discount, and the weight of each column in the loss: 1 / B, 0 in padding.
+    # Rows: obs, action, next_obs, reward, discount, and the weight of each column in the loss: 1 / B, 0 in padding.
     sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
     sample[-1, :batch_size] = 1 / batch_size
     return Work(
@@ -146,11 +144,12 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer (`Agent.observe`). A row is ``obs, next_obs, action, reward, discount``."""
+    """Write the step into the replay buffer (`Agent.observe`). A row is ``obs, action, next_obs, reward, discount``."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
-    position = nets.write_values(row, 0, obs)
-    position = nets.write_values(row, position, next_obs)
-    row[position], row[position + 1], row[position + 2] = np.float32(action), reward, discount
+    action_at = nets.write_values(row, 0, obs)
+    row[action_at] = np.float32(action)
+    position = nets.write_values(row, action_at + 1, next_obs)
+    row[position], row[position + 1] = reward, discount
 
 
 @compiled
@@ -225,20 +224,18 @@ def _q_backward(agent, work, params):
 
 @compiled
 def _write_td_targets(agent, work, m):
-    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target [1, columns]`` (`Agent.q_loss`).
+    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target [1, columns]`` (`Agent.next_q`).
     Overwrites ``work.q`` and ``work.online_q``."""
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
-    reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2  # after obs, next_obs and action
-    copy(work.sample, obs_size, work.trunk.acts[0], 0, obs_size)  # next_obs
+    reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2  # after obs, action and next_obs
+    copy(work.sample, obs_size + 1, work.trunk.acts[0], 0, obs_size)  # next_obs
     _write_q_values(agent, work, params)
     copy(work.q, 0, work.online_q, 0, agent.network.num_actions)
     _write_q_values(agent, work, target_params)
     # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
     for column in range(agent.replay.uniform.shape[3]):
-        best = 0
-        for action in range(1, agent.network.num_actions):
-            best = action if nets.better(work.online_q[action, column], work.online_q[best, column]) else best
+        best = nets.argmax(work.online_q[:, column], agent.network.num_actions)
         # Read the next value before the sample. In another order, the compiler rounds the target differently.
         next_q = work.q[best, column]
         reward, discount = work.sample[reward_row, column], work.sample[discount_row, column]
@@ -248,8 +245,8 @@ def _write_td_targets(agent, work, m):
 @compiled
 def _replace_q_by_gradient(agent, work):
     """Return the mean squared TD error of the action values ``work.q [A, columns]`` for the minibatch in
-    ``work.sample``, and replace these values by d loss / d value (`Agent.q_loss`)."""
-    action_row, weight_row = 2 * agent.obs_size, 2 * agent.obs_size + 3
+    ``work.sample``, and replace these values by d loss / d value (`Agent.critic_loss`)."""
+    action_row, weight_row = agent.obs_size, 2 * agent.obs_size + 3
     loss = zeros()
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)

@@ -65,10 +65,9 @@ class Agent(StepAgent):
         self, config: Config, spaces: Spaces, seeds: Sequence[int], dynamics: Any = None, device: torch.device = CPU
     ):
         super().__init__()
-        assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
         self.acts_on_stale, self.updates_per_step = config.acts_on_stale, config.updates_per_step
-        self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.actions.n
+        self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.action_size
         self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined per update
         members = len(self.seeds)
         has_bits = _has_bits(config, spaces)
@@ -240,10 +239,6 @@ class Agent(StepAgent):
             if self.config.exploration_strat == "softmax":
                 means["train/entropy"] = entropy(q / self.config.softmax_temp)
         return means
-
-    def status(self) -> dict[str, Tensor]:
-        buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
-        return super().status() | {"train/buffer_size": buffer_sizes}
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:

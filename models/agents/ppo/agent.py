@@ -235,7 +235,6 @@ class Agent(InnerAgent):
         """Return rewards for novelty ``[M, N]`` of a rollout of N steps. ``columns`` are its observations, actions and
         next observations, ``[M, N, ...]`` each. `Curiosity.rewards` also trains its networks, on one minibatch after
         another."""
-        assert self.curiosity is not None
         bonuses = []
         split_columns = [column.split(self.batch_size, 1) for column in columns]
         for obs, action_vector, next_obs in zip(*split_columns, strict=True):  # one minibatch, [M, B, ...] each
@@ -271,12 +270,6 @@ class Agent(InnerAgent):
         """Factor on the learning rates in the updates after the latest rollout; 1 before the first."""
         num_rollouts = self.steps // self.rollout_steps  # including the latest, which is complete
         return self.lr_factor_at(max(0, num_rollouts - 1) * self.rollout_steps)
-
-    def lr_factor_at(self, steps: int) -> float:
-        """Return the factor on the learning rates for the rollout that begins after ``steps`` steps per environment."""
-        if not self.config.anneal_lr:
-            return 1.0
-        return max(0.0, 1 - steps * self.envs / self.budget)  # ``budget`` counts the steps of all environments
 
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics of the latest rollout, NaN before the first."""

@@ -11,6 +11,7 @@ from models.agents.sac.config import Config
 from models.layers import exp, softplus
 from models.losses import gaussian_nll, temperature_loss
 from models.off_policy import TwinCriticAgent
+from models.optim import polyak_update
 from models.spaces import Spaces
 from models.streams import Draw, Streams
 
@@ -70,14 +71,15 @@ class Agent(TwinCriticAgent):
         A]`` and their log-probabilities ``[M, B]``."""
         return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
 
-    def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:
             loss = loss + temperature_loss(self.flat_parameters[:, -1], log_prob, self.target_entropy)
         loss.sum().backward()
         self.optimizer.step(learning)
-        self.critics.update_targets(self.config.tau, learning)
+        critics = self.critics
+        polyak_update(critics.target_parameters, critics.flat_parameters, self.config.tau, learning)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and
@@ -101,10 +103,5 @@ def sample(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     x = mean + exp(log_std) * noise
     # Change of variables: the density of tanh(x) is the density of x, divided by the derivative of tanh.
     log_density = -gaussian_nll(noise, torch.zeros_like(noise)) - log_std
-    log_prob = (log_density - log_tanh_derivative(x)).sum(2)
-    return x.tanh(), log_prob
-
-
-def log_tanh_derivative(x: Tensor) -> Tensor:
-    """Return ``log(1 - tanh(x)^2)``, computed as ``2 (log 2 - x - log(1 + e^(-2 x)))``: no x overflows."""
-    return 2 * (log(2) - x - softplus(-2 * x))
+    log_tanh_derivative = 2 * (log(2) - x - softplus(-2 * x))  # log(1 - tanh(x)^2), but no x overflows
+    return x.tanh(), (log_density - log_tanh_derivative).sum(2)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.tabular.config import Config
-from models.contract import Command, GreedyNetwork, InnerAgent
+from models.contract import Command, GreedyNetwork
 from models.epsilon import EpsilonGreedy
 from models.spaces import Discrete, Spaces
 from models.state import require
@@ -49,7 +49,7 @@ def best_actions(values: Tensor, tie_breakers: Tensor | None = None) -> Tensor:
     return torch.where(is_best, tie_breakers, -1.0).argmax(-1)  # -1 is below all tie breakers
 
 
-class Agent(EpsilonGreedy, InnerAgent):
+class Agent(EpsilonGreedy):
     """Tabular Q-learning or SARSA. E is ``config.num_envs``.
 
     Every step updates one value: ``Q(s, a) += lr * (r + discount * next - Q(s, a))``. ``next`` is the best value of the
@@ -69,10 +69,9 @@ class Agent(EpsilonGreedy, InnerAgent):
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
-        assert isinstance(spaces.actions, Discrete)
         self.lr = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.discount = torch.tensor([member_config.discount for member_config in self.member_configs])
-        self.num_states, self.num_actions = spaces.obs_shape[0], spaces.actions.n
+        self.num_states, self.num_actions = spaces.obs_shape[0], spaces.action_size
         self.updates_per_step = config.num_envs
         shape = (len(seeds), self.num_states * self.num_actions)
         self.flat_parameters = nn.Parameter(torch.zeros(shape), requires_grad=False)
@@ -85,8 +84,8 @@ class Agent(EpsilonGreedy, InnerAgent):
 
     def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of epsilon-greedy actions at a step. SARSA also samples a next action, by numbers
-        whose names begin with "next "."""
-        prefixes = ("",) if self.config.backup == "max" else ("", "next ")
+        whose names begin with "next_"."""
+        prefixes = ("",) if self.config.backup == "max" else ("", "next_")
         explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
         action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}
         tie_shapes = {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}
@@ -107,7 +106,7 @@ class Agent(EpsilonGreedy, InnerAgent):
 
     def _epsilon_greedy(self, values: Tensor, random_numbers: dict[str, Tensor], prefix: str = "") -> Tensor:
         """Return epsilon-greedy actions ``[M, B]`` according to ``values [M, B, A]``. The names of their random numbers
-        begin with ``prefix``: "" for the action of this step, "next " for the next action."""
+        begin with ``prefix``: "" for the action of this step, "next_" for the next action."""
         greedy_action = best_actions(values, random_numbers.get(f"{prefix}ties"))
         explores = random_numbers[f"{prefix}explore"] < self.epsilon().unsqueeze(1)
         return torch.where(explores, random_numbers[f"{prefix}action"], greedy_action)
@@ -146,7 +145,7 @@ class Agent(EpsilonGreedy, InnerAgent):
             next_action = best_actions(next_values)
         else:
             random_numbers = {name: numbers[:, only_env] for name, numbers in self.random_numbers.items()}
-            next_action = self._epsilon_greedy(next_values, random_numbers, "next ")
+            next_action = self._epsilon_greedy(next_values, random_numbers, "next_")
             if self.planned is not None:
                 self.planned[:, only_env] = torch.where(done, self.num_actions, next_action)  # A: none is planned
         next_q = next_values.gather(2, next_action.unsqueeze(2)).squeeze(2)  # [M, 1]
@@ -161,10 +160,6 @@ class Agent(EpsilonGreedy, InnerAgent):
     def lr_factor(self) -> float:
         """The factor on the learning rates in the latest step, or in the first one before any step."""
         return self.lr_factor_at(max(0, self.steps - 1))
-
-    def lr_factor_at(self, steps: int) -> float:
-        """Return the factor on the learning rates in the step after ``steps`` steps in each environment."""
-        return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, S] -> [M, B, A]``."""

@@ -56,25 +56,21 @@ Work = namedtuple("Work", "continuous_action cell_indices entries next_cells rew
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return `Members` for a block of T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code
     writes into ``loss [M]``."""
-    by_episode, by_step = agent.upcoming_epsilon(steps)
-    # The name of a field has no space: ``next_explore`` for "next explore".
-    numbers = {name.replace(" ", "_"): values for name, values in random_numbers.items()}
     # Q-learning samples no next action, and maybe no ties. These arrays of the same types take their place.
     no_ties = torch.empty(0, 0, 0, 0)
-    placeholders = {"next_explore": numbers["explore"], "next_action": numbers["action"]}
+    placeholders = {"next_explore": random_numbers["explore"], "next_action": random_numbers["action"]}
     placeholders |= {"ties": no_ties, "next_ties": no_ties}
     unused_array = np.empty((0, 0), np.int64)
     return make_record(  # type: ignore[no-any-return]
         Members,
         agent,
-        placeholders | numbers,
+        placeholders | random_numbers,
         visits=unused_array if agent.visits is None else agent.visits.numpy(),
         planned=unused_array if agent.planned is None else agent.planned.numpy(),
         cell=np.zeros((agent.members, agent.envs), np.int64),
         loss=loss.numpy(),
         lr_factor=np.array([agent.lr_factor_at(agent.steps + t) for t in range(steps)], np.float32),
-        by_episode=by_episode,
-        by_step=by_step,
+        **agent.upcoming_epsilon(steps),
         count_bonus=float(agent.config.count_bonus),  # in float64, as in torch
     )
 

@@ -1,6 +1,8 @@
 """TD3 and DDPG for M members (independent agents, one per seed) in lockstep. `models.off_policy` explains the other
 letters in shapes."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,8 @@ class Agent(TwinCriticAgent):
     clipped noise. After every ``policy_delay`` updates of the critics of a member, the actor makes a gradient step that
     raises the value of the first critic, and all target networks are updated. Source: Fujimoto et al. 2018, algorithm
     1."""
+
+    clips_target: ClassVar[bool] = True  # whether target actions are clipped to [-1, 1]
 
     def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor. Also create the target actor, with the same weights."""
@@ -31,21 +35,19 @@ class Agent(TwinCriticAgent):
         return self._explore(outputs, {"explore": streams.normal(*outputs.shape[1:])})
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return ``min Q_target(s', a')`` for the target action a', ``next_obs [M, B, O] -> [M, B]``."""
-        outputs = self.actor(self.target_parameters, next_obs)
-        return self.critics.target_values(next_obs, self._target_action(outputs, random_numbers))
-
-    def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target actor's actions with clipped noise, ``[M, B, A]``, for ``outputs [M, B, A]``."""
-        return (outputs.tanh() + self._target_noise(random_numbers)).clamp(-1, 1)
-
-    def _target_noise(self, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return clipped noise on the target action, ``[M, B, A]``, from the normal numbers ``next [M, A, B]``."""
-        max_noise = self.config.policy_std_clip
+        """Return ``min Q_target(s', a')`` for the target actor's action a' with clipped noise, ``next_obs [M, B, O] ->
+        [M, B]``. The noise is computed from the normal numbers ``next [M, A, B]``."""
+        outputs, max_noise = self.actor(self.target_parameters, next_obs), self.config.policy_std_clip
         noise = random_numbers["next"].transpose(1, 2) * self.config.policy_std
-        return noise.clamp(-max_noise, max_noise)
+        action = self._vectors(outputs, random_numbers, is_target=True) + noise.clamp(-max_noise, max_noise)
+        return self.critics.target_values(next_obs, action.clamp(-1, 1) if self.clips_target else action)
 
-    def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+    def _vectors(self, outputs: Tensor, random_numbers: dict[str, Tensor], is_target: bool = False) -> Tensor:
+        """Return action vectors ``[M, B, A]`` for ``outputs [M, B, A]`` of the actor or, if ``is_target``, of the
+        target actor. ``random_numbers`` are for subclasses."""
+        return outputs.tanh()
+
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         """Update actor and target networks of members whose critics have made a multiple of ``policy_delay``
         updates."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
@@ -57,17 +59,13 @@ class Agent(TwinCriticAgent):
         self.optimizer.zero_grad()
         self.actor_loss(obs, random_numbers).sum().backward()
         self.optimizer.step(updated_members)
-        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, updated_members)
-        self.critics.update_targets(self.config.tau, updated_members)
+        for part in (self, self.critics):
+            polyak_update(part.target_parameters, part.flat_parameters, self.config.tau, updated_members)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``-mean Q_1(s, pi(s))`` over ``obs [M, B, O]``, ``[M]``. Q_1 is the first critic, pi the actor."""
-        action = self._action(obs, random_numbers)
-        return -self.critics.first_values(obs, action).mean(1)
-
-    def _action(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the actor's action vectors, ``obs [M, B, O] -> [M, B, A]``. ``random_numbers`` are for subclasses."""
-        return self.actor(self.flat_parameters, obs).tanh()
+        action = self._vectors(self.actor(self.flat_parameters, obs), random_numbers)
+        return -self.critics(obs, action, count=1).squeeze(1).mean(1)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"policy_loss": self.actor_loss(obs, random_numbers)}

@@ -27,6 +27,7 @@ class Agent(td3.Agent):
     """
 
     action_kinds = (Discrete,)
+    clips_target = False
     update_numbers = (*td3.Agent.update_numbers, "next_gumbel", "gumbel")
     metric_names = (*td3.Agent.metric_names, "entropy")
 
@@ -66,7 +67,7 @@ class Agent(td3.Agent):
         """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]`` by Gumbel noise ``gumbel
         [M, A, B]``. With ``gumbel_softmax_hard``, vectors are one-hot, but have the gradient of soft vectors
         (straight-through)."""
-        probs = gumbel_softmax(logits, gumbel.transpose(1, 2), self.temperature(weights))
+        probs = ((logits + gumbel.transpose(1, 2)) / self.temperature(weights)).softmax(2)
         if not self.config.gumbel_softmax_hard:
             return probs
         return one_hot_argmax(probs.detach()) + (probs - probs.detach())  # adds 0, with the gradient of ``probs``
@@ -88,26 +89,15 @@ class Agent(td3.Agent):
         normal = streams.normal(*outputs.shape[1:])
         return self._explore(outputs, {"act_gumbel": gumbel, "explore": normal})
 
-    def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target actor's action vectors with clipped noise, ``[M, B, A]``, from its logits ``outputs``."""
-        vectors = self._sample_vectors(outputs, random_numbers["next_gumbel"], self.target_parameters)
-        return vectors + self._target_noise(random_numbers)
-
-    def _action(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return sampled action vectors of the actor without normal noise, ``obs [M, B, O] -> [M, B, A]``."""
-        logits = self.actor(self.flat_parameters, obs)
-        return self._sample_vectors(logits, random_numbers["gumbel"], self.flat_parameters)
+    def _vectors(self, outputs: Tensor, random_numbers: dict[str, Tensor], is_target: bool = False) -> Tensor:
+        gumbel = random_numbers["next_gumbel" if is_target else "gumbel"]
+        return self._sample_vectors(outputs, gumbel, self.target_parameters if is_target else self.flat_parameters)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the metrics of TD3, and the entropy of actions without normal noise, ``{name: [M]}``. The temperature
         has no effect on it: the argmax of logits plus Gumbel noise is a sample of their softmax (Jang et al. 2017)."""
         logits = self.actor(self.flat_parameters, obs)
         return super().actor_metrics(obs, random_numbers) | {"entropy": categorical_entropy(logits).mean(1)}
-
-
-def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
-    """Return ``softmax((logits + gumbel) / temperature)`` over the A actions, ``[M, B, A]`` (Jang et al. 2017)."""
-    return ((logits + gumbel) / temperature).softmax(2)
 
 
 def one_hot_argmax(values: Tensor) -> Tensor:
