@@ -29,12 +29,13 @@ from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.config import FORMS
 
 CARTPOLE, ACROBOT, MOUNTAINCAR, MOUNTAINCAR_CONTINUOUS, PENDULUM, CELLS, LEARNED = range(7)
-KINDS = {
+KINDS: dict[type, int] = {
     CartPole: CARTPOLE,
     Acrobot: ACROBOT,
     MountainCar: MOUNTAINCAR,
     MountainCarContinuous: MOUNTAINCAR_CONTINUOUS,
     Pendulum: PENDULUM,
+    SyntheticDynamics: LEARNED,
 }
 PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length", "force")
 TAU = 2 * math.pi
@@ -98,18 +99,6 @@ class Map(World):
 is_map = type_predicate(Map)
 
 
-def _kind(real: Environment) -> int | None:
-    """Return the kind of an environment, from `CARTPOLE` to `LEARNED`; None if it has no compiled version."""
-    if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
-        return None
-    dynamics = real.dynamics
-    if isinstance(dynamics, CellTable) and type(dynamics).step is CellTable.step:  # not overridden
-        return CELLS
-    if isinstance(dynamics, SyntheticDynamics):
-        return LEARNED
-    return KINDS.get(type(dynamics))  # type: ignore[call-overload]
-
-
 def real_environment(environment: Environment) -> Environment:
     """Return the environment that holds the states: below a learned reward, the real one."""
     return environment.real if isinstance(environment, RewardedEnvironment) else environment
@@ -130,11 +119,13 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
         if isinstance(phi, Phi) and phi.uses_symexp and phi.table is None:
             return None
     real = real_environment(environment)
-    kind = _kind(real)
+    if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
+        return None
+    dynamics, spaces = real.dynamics, real.spaces
+    is_table = isinstance(dynamics, CellTable) and type(dynamics).step is CellTable.step  # not overridden
+    kind = CELLS if is_table else KINDS.get(type(dynamics))
     if kind is None:
         return None
-    assert isinstance(real, TensorEnvironment)
-    dynamics, spaces = real.dynamics, real.spaces
     fields: dict[str, Any] = {"kind": kind, "obs_size": spaces.obs_shape[0], "actions": spaces.action_size}
     if spaces.max_episode_steps is not None:
         fields["limit"] = spaces.max_episode_steps
@@ -209,8 +200,7 @@ def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
 
 def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
     """Set an environment's episodes to ``state [M, E, K]``, ``age [M, E]`` and observations ``obs [M, E, O]``."""
-    real = real_environment(environment)
-    assert isinstance(real, TensorEnvironment)
+    real: Any = real_environment(environment)
     real.state, real.age = state.to(real.state.dtype), age
     if isinstance(environment, RewardedEnvironment):
         environment._remember_obs(obs)
@@ -359,28 +349,22 @@ def _pendulum_step(state, action):
     return -cost, False
 
 
-@exact
-def _single_step(kind, state, action, continuous_action):
-    """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
-    (`RepeatedDynamics.single_step`)."""
-    if kind == MOUNTAINCAR:
-        return _mountaincar_step(state, action)
-    if kind == MOUNTAINCAR_CONTINUOUS:
-        return _mountaincar_continuous_step(state, continuous_action[0])
-    return _pendulum_step(state, continuous_action[0])
-
-
 @exact_inlined
 def _repeat_action(world, state, action, continuous_action):
     """Advance ``state`` in place by one step, which repeats the action ``world.repeat`` times. Return the summed reward
     and terminated (`RepeatedDynamics.step`). With a ``repetition_limit``, the last number of the state counts the
     repetitions of the episode, and the step ends early at the limit."""
-    total, ends = _single_step(world.kind, state, action, continuous_action)
+    total, ends = 0.0, False
     counter = len(state) - 1  # index of the number of repetitions
-    for repetition in range(1, world.repeat):
+    for repetition in range(world.repeat):
         if ends or (world.repetition_limit and state[counter] + repetition >= world.repetition_limit):
             break
-        reward, ends = _single_step(world.kind, state, action, continuous_action)
+        if world.kind == MOUNTAINCAR:
+            reward, ends = _mountaincar_step(state, action)
+        elif world.kind == MOUNTAINCAR_CONTINUOUS:
+            reward, ends = _mountaincar_continuous_step(state, continuous_action[0])
+        else:
+            reward, ends = _pendulum_step(state, continuous_action[0])
         total += reward
     if world.repetition_limit:
         state[counter] += world.repeat

@@ -46,7 +46,7 @@ class RewardedEnvironment:
         self.real, self.phi, self.mode, self.zero_at_end, self.weight = real, phi, mode, zero_at_end, weight
         self.members, self.envs, self.discounts = real.members, real.envs, discounts.unsqueeze(1)
         self.spaces = replace(real.spaces, max_return=None)
-        self._obs: Tensor | None = None
+        self._obs: Any = None
         self._potential: Tensor | None = None  # phi of the current observations, if it needs no info
 
     @property
@@ -74,7 +74,6 @@ class RewardedEnvironment:
         step = self.real.step(actions, active)
         potential = self._potential  # phi before the step
         if self.mode.potential and self.mode.info:  # phi also reads the info of this step
-            assert self._obs is not None
             potential = self.phi(self._obs, step.info)
         next_potential = self.phi(step.obs, step.info)
         self._obs, self._potential = step.obs, next_potential

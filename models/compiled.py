@@ -347,16 +347,6 @@ def write_values(row, position, values):
     return position + len(values)
 
 
-@compiled
-def sample_minibatch(replay, m, uniform, num_rows, sample):
-    """Sample B of the first ``num_rows`` rows of member ``m`` with replacement, by the random numbers ``uniform [B]``.
-    Write them to the columns of ``sample [width, columns]`` (`ReplayBuffer.sample`)."""
-    for column in range(len(uniform)):
-        row = min(np.int64(uniform[column] * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
-        for i in range(replay.table.shape[2]):
-            sample[i, column] = replay.table[row, m, i]
-
-
 def make_improve(update):  # type: ignore[no-untyped-def]
     """Return `improve`, the updates that follow a step of an `OffPolicyAgent`. ``update(agent, work, m, t, i)`` makes
     update ``i`` after step ``t`` with the minibatch in ``work.sample [width, columns]``, and returns its loss."""
@@ -366,7 +356,11 @@ def make_improve(update):  # type: ignore[no-untyped-def]
         replay, num_rows = agent.replay, count_rows(agent.replay, t + 1)
         if is_learning(replay, agent.episodes[m], num_rows):
             for i in range(replay.uniform.shape[2]):
-                sample_minibatch(replay, m, replay.uniform[m, t, i], num_rows, work.sample)
+                for column in range(replay.uniform.shape[3]):  # sample with replacement (`ReplayBuffer.sample`)
+                    row = np.int64(replay.uniform[m, t, i, column] * np.float32(num_rows))
+                    row = min(row, num_rows - 1)  # rounding may give ``num_rows``
+                    for k in range(replay.table.shape[2]):
+                        work.sample[k, column] = replay.table[row, m, k]
                 agent.loss[m] = update(agent, work, m, t, i)
 
     return improve
@@ -412,7 +406,6 @@ class Player(NamedTuple):
 
     actor: Net
     flat_parameters: Array  # [M, D]
-    num_actions: int  # of discrete actions
     bounds: Bounds
     squashes: bool  # whether a continuous action is tanh of an output, scaled to the bounds
     widest: int  # width of the scratch memory of `decide`
@@ -423,9 +416,8 @@ def make_actor_player(mlp: MLP, flat_parameters: Tensor, actions: Discrete | Con
     """Return the greedy policy of the actors ``mlp`` for compiled code. It shares the memory of the weights
     ``flat_parameters [M, D]``."""
     actor, bounds = make_net(mlp), make_bounds(actions)
-    num_actions = actions.n if isinstance(actions, Discrete) else 0
     weights = flat_parameters.detach().numpy()
-    return Player(actor, weights, num_actions, bounds, squashes, actor.widest, action_size=len(bounds.low))
+    return Player(actor, weights, bounds, squashes, actor.widest, action_size=len(bounds.low))
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
@@ -434,7 +426,7 @@ def decide(player, m, obs, state, scratch, continuous_action):
     widest]``. ``state`` is not used."""
     row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     if player.action_size == 0:
-        return argmax(scratch[row], player.num_actions)
+        return argmax(scratch[row], player.actor.sizes[-1])
     for i in range(player.action_size):
         if player.squashes:
             continuous_action[i] = scale_action(player.bounds, nan_to_zero(np.tanh(scratch[row, i])), i)

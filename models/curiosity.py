@@ -169,8 +169,7 @@ def build_curiosity(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> 
     """Return the intrinsic reward of the kind ``config.intrinsic``, or None for "none"."""
     if config.intrinsic == "none":
         return None
-    curiosity_class = {"icm": Icm, "rnd": Rnd}[config.intrinsic]
-    return curiosity_class(config, spaces, seeds)
+    return {"icm": Icm, "rnd": Rnd}[config.intrinsic](config, spaces, seeds)
 
 
 def _dense_layers(name: str, *sizes: int) -> list[Dense]:

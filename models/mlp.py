@@ -140,26 +140,6 @@ def _batch_matmul(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left, right)
 
 
-def activation_gradient(gradient: Tensor, output: Tensor, activation: str, leak: float = LEAK) -> Tensor:
-    """Return ``gradient`` times the derivative of an activation, elementwise. ``output`` is the activation's output
-    (silu: its input). May overwrite ``gradient``. For identity, return ``gradient``. Prelu is not supported."""
-    aten = torch.ops.aten
-    if activation == "relu":
-        return aten.threshold_backward(gradient, output, threshold=0)
-    if activation == "tanh":
-        return aten.tanh_backward(gradient, output)
-    if activation == "leakyrelu":
-        return aten.leaky_relu_backward(gradient, output, leak, self_is_result=True)
-    if activation == "elu":  # overwrites ``gradient``
-        return aten.elu_backward.grad_input(
-            gradient, alpha=1.0, scale=1.0, input_scale=1.0, is_result=True, self_or_result=output, grad_input=gradient
-        )
-    if activation == "silu":
-        silu_input, gate = output, sigmoid(output)
-        return gradient * gate * (1 + silu_input * (1 - gate))
-    return gradient
-
-
 PRELU_SLOPE = 0.25  # initial value of prelu's learned slope
 
 Layer = tuple[Tensor, Tensor]
@@ -319,13 +299,28 @@ class MLP:
         return torch.cat(parts, 1), gradient if need_input_gradient else None
 
     def _activation_gradient(self, layers: list[Layer], gradient: Tensor, traced: Tensor) -> Tensor:
-        """Return ``gradient`` times the activation's derivative. ``traced`` is an entry of the trace from `forward`:
-        the activation's output, or its input for prelu and silu."""
-        if self._is_prelu:
+        """Return ``gradient`` times the activation's derivative, elementwise. ``traced`` is an entry of the trace from
+        `forward`: the activation's output, or its input for prelu and silu. May overwrite ``gradient``."""
+        aten, name = torch.ops.aten, self.activation
+        if name == "prelu":
             slope, _ = layers[-1]
             derivative = (traced > 0) + slope * (traced <= 0)  # 1 above 0, else the slope
             return gradient * derivative
-        return activation_gradient(gradient, traced, self.activation, self.leak)
+        if name == "relu":
+            return aten.threshold_backward(gradient, traced, threshold=0)
+        if name == "tanh":
+            return aten.tanh_backward(gradient, traced)
+        if name == "leakyrelu":
+            return aten.leaky_relu_backward(gradient, traced, self.leak, self_is_result=True)
+        if name == "elu":  # overwrites ``gradient``
+            return aten.elu_backward.grad_input(
+                gradient, alpha=1.0, scale=1.0, input_scale=1.0, is_result=True, self_or_result=traced,
+                grad_input=gradient,
+            )  # fmt: skip
+        if name == "silu":
+            gate = sigmoid(traced)
+            return gradient * gate * (1 + traced * (1 - gate))
+        return gradient  # identity
 
     def _activate(self, layers: list[Layer], x: Tensor) -> Tensor:
         """Apply prelu or silu, the activations that `Rows.affine` and `Columns.affine` do not apply."""
@@ -340,7 +335,12 @@ class MlpNetwork(nn.Module):
     `activations` is its forward pass without autograd."""
 
     def __init__(
-        self, sizes: Sequence[int], activation: str, streams: Streams, layer: type[Dense] = Dense, block: int = 1
+        self,
+        sizes: Sequence[int],
+        activation: str,
+        streams: Streams,
+        layer: type[Dense] = Dense,
+        block: int = 1,
     ):
         super().__init__()
         self.mlp = MLP(sizes, activation, layout="rows", layer=layer, block=block)

@@ -166,7 +166,7 @@ class Blocks:
         self.block: dict[str, Tensor] = {}  # the current block, ``{name: [M, T, ...]}``; empty before the first
         self.block_start = streams.get_state()  # state ``[M, bytes]`` of the streams before the current block
         # The next block, with the state of the streams before it, if it is already sampled.
-        self._next: tuple[Tensor, dict[str, Tensor]] | None = None
+        self._next: Any = None
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
 
     def draw_block(self) -> dict[str, Tensor]:
@@ -181,7 +181,6 @@ class Blocks:
     def next_block(self) -> None:
         """Move to the next block. Sample it first, unless `prepare` has sampled it."""
         self.prepare()
-        assert self._next is not None
         self.block_start, self.block = self._next
         self._next = self._by_step = None
         self.number += 1
@@ -189,12 +188,8 @@ class Blocks:
     def numbers_at(self, step: int) -> dict[str, Any]:
         """Return the random numbers of a step of the current block, counted from its start, ``{name: [M, ...]}``."""
         if self._by_step is None:
-            self._by_step = self._split()
+            self._by_step = {name: values.unbind(1) for name, values in self.block.items()}  # T tensors each
         return {name: numbers[step] for name, numbers in self._by_step.items()}
-
-    def _split(self) -> Mapping[str, Sequence[Any]]:
-        """Split the current block by steps, ``{name: numbers}``: T tensors ``[M, ...]`` for each name."""
-        return {name: values.unbind(1) for name, values in self.block.items()}
 
     def seek(self, start_state: Tensor, number: int) -> None:
         """Move to block ``number``, by sampling it again from ``start_state``, the `block_start` that it had. Number -1

@@ -74,20 +74,6 @@ def activate(x, activation, leak):
 
 
 @inlined
-def _times_derivative(gradient, output, activation, leak):
-    """Return the vector ``gradient`` times the derivative of ``activation``. The derivative is computed from the
-    ``output`` of the activation (`products.activation_gradient`). For identity and prelu, return ``gradient``
-    unchanged. For prelu, `slope_gradient` multiplies it later."""
-    if activation == RELU:
-        gradient = where_less(ZERO, output, gradient, ZERO)
-    elif activation == TANH:
-        gradient = gradient * (ONE - output * output)
-    elif activation == LEAKY:
-        gradient = gradient * where_less(ZERO, output, ONE, leak)
-    return gradient
-
-
-@inlined
 def _four_rows(x, column, params, weight, row_offsets, num_terms, term_stride):
     """Return four rows of the product ``W x`` in the 32 columns of ``x [num_terms, columns]`` from ``column`` on. The
     first row of W begins at position ``weight`` of a member's parameters ``params [D]``, and the other three begin
@@ -191,11 +177,17 @@ def input_gradient(layer, params, y_grads, x, x_grads, first, end, activation, l
 
 
 @inlined
-def _write_input_gradient(product, x, x_grads, row, column, activation, leak):
-    """Write ``product`` times the derivative of the activation to ``x_grads[row]``, in 32 columns from ``column``
-    on."""
+def _write_input_gradient(gradient, x, x_grads, row, column, activation, leak):
+    """Write ``gradient`` times the derivative of the activation to ``x_grads[row]``, in 32 columns from ``column`` on.
+    The derivative is computed from the output ``x`` of the activation (`MLP.backward`)."""
     output = read_tile(address(x, row, column))
-    store(_times_derivative(product, output, activation, leak), x_grads, row, column)
+    if activation == RELU:
+        gradient = where_less(ZERO, output, gradient, ZERO)
+    elif activation == TANH:
+        gradient = gradient * (ONE - output * output)
+    elif activation == LEAKY:
+        gradient = gradient * where_less(ZERO, output, ONE, leak)
+    store(gradient, x_grads, row, column)
 
 
 @inlined

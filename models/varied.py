@@ -75,11 +75,6 @@ def _log_uniform(base: int, u: float) -> int:
     return min(high, int(low * ((high + 1) / low) ** u))  # rounding may give ``high + 1``
 
 
-def with_all_sampled(config: Any) -> Any:
-    """Return ``config`` with ``vary_hp`` on and the default ``vary``, so that all of its settings are sampled."""
-    return dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
-
-
 def shape_of(member_config: Any) -> tuple[Any, Any]:
     """Return ``hidden_sizes`` and ``batch_size``. Both are None for agents with tables, which have no such settings."""
     return getattr(member_config, "hidden_sizes", None), getattr(member_config, "batch_size", None)

@@ -11,7 +11,6 @@ multiple of 4 bytes (``align=4``). Importing this requires Numba.
 """
 
 import operator
-from collections.abc import Iterable
 from typing import Any
 
 from llvmlite import ir
@@ -43,12 +42,6 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, ir.VectorType(ir.FloatType(), kind.lanes))
 
 
-def _shuffle(builder: Any, x: Any, y: Any, lanes: Iterable[int]) -> Any:
-    """Emit LLVM instructions for a vector of the numbers at the positions ``lanes`` of the vectors x and y, joined."""
-    positions = list(lanes)
-    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), len(positions)), positions))
-
-
 def _fill(builder: Any, value: Any, lanes: int) -> Any:
     """Emit LLVM instructions for a vector with the number ``value`` in each of its ``lanes``. Return a vector
     unchanged."""
@@ -56,7 +49,8 @@ def _fill(builder: Any, value: Any, lanes: int) -> Any:
         return value
     undefined = ir.Constant(ir.VectorType(ir.FloatType(), lanes), ir.Undefined)
     first_lane = builder.insert_element(undefined, value, ir.IntType(32)(0))
-    return _shuffle(builder, first_lane, undefined, [0] * lanes)  # copies the first lane to all lanes
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)  # for each lane the lane that is copied
+    return builder.shuffle_vector(first_lane, undefined, zeros)
 
 
 def _vector_or_number(kind: Any) -> Any:

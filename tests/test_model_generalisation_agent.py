@@ -4,7 +4,6 @@ device placement.
 test_model_generalisation_updates.py tests the updates.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Iterator
@@ -205,7 +204,7 @@ def test_transitions_round_trip(obs: int, bits: bool, actions: int, row_size: in
     fields, replay = transitions(3, bits, obs, actions), Transitions(columns, 7, 3, CPU)
     for t in range(7):
         replay.add(**{name: part[:, t : t + 1] for name, part in fields.items()})
-    batch = dataclasses.asdict(replay.batch(((torch.arange(7) + 0.5) / 7).expand(3, -1)))
+    batch = replay.batch(((torch.arange(7) + 0.5) / 7).expand(3, -1))
     for name, part in batch.items():
         assert part.dtype == (torch.int64 if name == "action" else torch.float32)
         assert torch.equal(part, fields[name].to(part.dtype)) and part.is_contiguous()

@@ -32,7 +32,6 @@ from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, parse_agents
 from models.streams import derive_seed, lockstep_streams, numbered_seed
-from models.varied import with_all_sampled
 
 # Limits on the agents in one program, to save memory: an agent has thousands of observations.
 MOST_MEMBERS = 512  # maximum number of agents
@@ -241,7 +240,8 @@ class InnerLoop:
                 continue
             loop = self.copy_for_kind(kind)
             if sample_all:
-                loop.agent_config = with_all_sampled(loop.agent_config)
+                config = loop.agent_config  # the default ``vary`` names all hyperparameters that can be sampled
+                loop.agent_config = dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
             # Agents of a group have networks of one shape; `groups` returns positions in ``indices``.
             for positions in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
                 group = [indices[position] for position in positions]

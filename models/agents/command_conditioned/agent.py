@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from models.agents.command_conditioned.commands import SCALED_LIMIT, Commands, level_weights, rank
+from models.agents.command_conditioned.commands import SCALED_LIMIT, USER_NAMES, Commands, level_weights, rank
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
@@ -59,7 +59,7 @@ class Agent(EpisodeAgent):
             num_features, num_commands, self.num_outputs, config.hidden_sizes, init_streams, config.activation
         )
         # Predicts the value of a state or, if ranks are commanded, quantiles of the return-to-go.
-        self.state_network: MlpNetwork | None = None
+        self.state_network: Any = None
         if config.desire_advantage or config.desire_rank:
             num_outputs = len(config.quantile_levels) if config.desire_rank else 1
             sizes = (num_features, *config.value_hidden_sizes, num_outputs)
@@ -115,7 +115,7 @@ class Agent(EpisodeAgent):
         policy_optimizer, *value_optimizers = self.optimizers  # the second list has one item, or none
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
         if config.desire_rank:
-            loss, _ = self._take_gradient_steps(value_optimizers[0], num_value_updates, self._quantile_loss)
+            loss, _ = self._take_gradient_steps(value_optimizers[0], num_value_updates, self._value_loss)
             metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
         if config.desire_advantage:
             self._refresh_advantages()  # computes the targets of the value network
@@ -379,21 +379,18 @@ class Agent(EpisodeAgent):
     def _quantiles(self, obs: Tensor) -> Tensor:
         """Return quantiles of the return-to-go from ``obs [M, B, *O]``, or its mean alone if no ranks are commanded:
         ``[M, B, Q]`` or ``[M, B, 1]``, in units of `_value_scale`."""
-        assert self.state_network is not None
         return self.state_network(self.trunk(obs))  # type: ignore[no-any-return]
 
-    def _quantile_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean pinball loss ``[M]`` of the quantile network on the steps ``rows [M, B]``, in units of
-        `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
-        obs, target = self.memory.gather(rows, ["obs", "rtg"])
-        quantiles, scaled_target = self._quantiles(obs), target / self._value_scale().unsqueeze(1)
-        loss = pinball_loss(quantiles, scaled_target, self.levels).mean(1)
-        return loss, loss.detach()
-
     def _value_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean squared error ``[M]`` of the value network, as in `_quantile_loss`."""
-        obs, target = self.memory.gather(rows, ["obs", "value_target"])
-        loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
+        """Return the mean loss ``[M]`` of the value or quantile network on the steps ``rows [M, B]``, in units of
+        `_value_scale`, twice: with gradient (to minimise) and without (to report). It is the squared error of values,
+        or the pinball loss of quantiles."""
+        obs, target = self.memory.gather(rows, ["obs", "rtg" if self.config.desire_rank else "value_target"])
+        scaled_target = target / self._value_scale().unsqueeze(1)
+        if self.config.desire_rank:
+            loss = pinball_loss(self._quantiles(obs), scaled_target, self.levels).mean(1)
+        else:
+            loss = (self._value(obs) - scaled_target).square().mean(1)
         return loss, loss.detach()
 
     def mean_commands(self) -> dict[str, Tensor]:
@@ -477,7 +474,8 @@ class CommandedPolicy(Policy):
         return action
 
     def current_command(self) -> dict[str, Tensor]:
-        return self.commands.by_name(self.command)
+        columns = zip(self.commands.names, self.command.unbind(-1), strict=True)
+        return {USER_NAMES[name]: column.clone() for name, column in columns}
 
     def advance(self, reward: Tensor) -> None:
         self.commands.count_down(self.command, reward)

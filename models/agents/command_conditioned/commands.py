@@ -17,7 +17,7 @@ from models.streams import Streams
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage", "rank")
 SCALED_LIMIT = 5.0  # automatic scales map commands to about [-5, 5], as the authors' scales do on LunarLander
 _HORIZON_GROUPS = 16  # number of groups of episodes in `Commands.group_returns`
-_USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
+USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
 
 
 def rank(returns: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Commands(nn.Module):
             ranks = self._sample_ranks(envs, streams)
             values["rank"] = torch.full_like(ranks, self.config.eval_rank) if at_mean else ranks
         for name in self.names:
-            user_name = _USER_NAMES[name]
+            user_name = USER_NAMES[name]
             if user_name in overrides:
                 values[name] = torch.full_like(samples, overrides[user_name])
         return torch.stack([values[name] for name in self.names], dim=-1)
@@ -126,7 +126,7 @@ class Commands(nn.Module):
         count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]
         rows = [start, *count_down, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
         numbers_by_command = torch.stack(rows, 1)  # [C, 7]
-        return {_USER_NAMES[name]: numbers for name, numbers in zip(self.names, numbers_by_command, strict=True)}
+        return {USER_NAMES[name]: numbers for name, numbers in zip(self.names, numbers_by_command, strict=True)}
 
     def sample_value(self, noise: Tensor, at_mean: bool = False) -> Tensor:
         """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``at_mean``."""
@@ -142,15 +142,11 @@ class Commands(nn.Module):
         """Return the mean of the current exploration commands by their names for users, ``eval_rank`` for ranks."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
-        return {_USER_NAMES[name]: means[name].clone() for name in self.names}
+        return {USER_NAMES[name]: means[name].clone() for name in self.names}
 
     def network_inputs(self, command: Tensor) -> Tensor:
         """Return the input of the network for ``command [M, B, C]``: its difference from ``center`` times ``scale``."""
         return (command - self.center) * self.scale.unsqueeze(1)
-
-    def by_name(self, command: Tensor) -> dict[str, Tensor]:
-        """Return each of the C commands in ``command [M, E, C]`` by its name for users, as a copy ``[M, E]``."""
-        return {_USER_NAMES[name]: command[..., column].clone() for name, column in self.column.items()}
 
     def update_from_returns(self, memory: EpisodeMemory, new_returns: Tensor, lengths: Tensor) -> None:
         """Update mean, spread and horizon of the next commands after new episodes, which are in ``memory`` already.

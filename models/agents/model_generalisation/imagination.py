@@ -125,7 +125,7 @@ _STD_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-Noise = Tensor | None
+Noise = Any
 """Random numbers ``[M, *shape]`` for one call of a method, with its shape in `Imagination.noise_shapes`; None if it
 needs none."""
 
@@ -166,7 +166,7 @@ class Imagination(nn.Module):
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
         """Return the first states of the rollouts that start from the batch ``start``, and the inputs of the action
         values in these states."""
-        features = self.encode(start.obs, noise)
+        features = self.encode(start["obs"], noise)
         return features, features
 
     def step(self, state: Any, action: Tensor, noise: Noise) -> tuple[Any, Tensor, Any]:
@@ -240,8 +240,8 @@ class _LearnedModel(Imagination):
     def outcome_losses(self, x: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the losses ``[M, B]`` of predicted reward and termination; ``x`` is the result of `with_action`."""
         return {
-            "reward": gaussian_nll(batch.reward, self.reward(x)[..., 0]),
-            "termination": bit_nll(self.termination(x)[..., 0], batch.continues),
+            "reward": gaussian_nll(batch["reward"], self.reward(x)[..., 0]),
+            "termination": bit_nll(self.termination(x)[..., 0], batch["continues"]),
         }
 
     def update_model(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -276,14 +276,13 @@ class SimpleModel(_LearnedModel):
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
         # Transitions that terminate do not count in the loss ``obs``.
-        x = self.with_action(batch.obs, batch.action)
+        x = self.with_action(batch["obs"], batch["action"])
         nll = bit_nll if self.spec.has_bits else gaussian_nll
-        obs_loss = nll(self.following(x), batch.next_obs).sum(2) * batch.continues
+        obs_loss = nll(self.following(x), batch["next_obs"]).sum(2) * batch["continues"]
         return self.update_model(self.outcome_losses(x, batch) | {"obs": obs_loss})
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
         """Sample the next observation. Return it twice: as the state, and as the inputs of the action values."""
-        assert noise is not None
         outputs = self.following(self.with_action(state, action))
         if not self.spec.has_bits:
             next_obs = outputs + noise
@@ -313,21 +312,19 @@ class LatentModel(_LearnedModel):
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
         """Sample latents from the encoder's distributions, ``obs [M, B, O] -> [M, B, size]``."""
-        assert noise is not None
         params = self.latents.params(self.encoder(obs), encoder=True)
         return self.latents.sample(params, noise)
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        assert noise is not None
-        encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))  # one pass for both
-        obs_outputs, next_obs_outputs = encoder_outputs.split(batch.action.shape[1], 1)
+        encoder_outputs = self.encoder(torch.cat((batch["obs"], batch["next_obs"]), 1))  # one pass for both
+        obs_outputs, next_obs_outputs = encoder_outputs.split(batch["action"].shape[1], 1)
         params = self.latents.params(obs_outputs, encoder=True)
         next_params = self.latents.params(next_obs_outputs, encoder=True)
         latent = self.latents.sample(params, noise)
-        x = self.with_action(latent, batch.action)
+        x = self.with_action(latent, batch["action"])
         losses = self.outcome_losses(x, batch)
         # Transitions that terminate do not count in this loss.
-        losses["obs"] = self._obs_loss(self.decoder(latent), batch.obs) * batch.continues
+        losses["obs"] = self._obs_loss(self.decoder(latent), batch["obs"]) * batch["continues"]
         predicted_params = self.latents.params(self.following(x), encoder=False)
         # The same divergence twice, with different weights: the first trains the predictor, the second the encoder.
         losses["kl"] = self.latents.kl(_stop_gradient(next_params), predicted_params)
@@ -340,7 +337,6 @@ class LatentModel(_LearnedModel):
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
         """Sample the next latent. Return it twice: as the state, and as the inputs of the action values."""
-        assert noise is not None
         outputs = self.following(self.with_action(state, action))
         next_latent = self.latents.sample(self.latents.params(outputs, encoder=False), noise)
         return next_latent, next_latent, None
@@ -393,13 +389,8 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
     weight = None
     # The perfect model can end an episode even if ``episodic_env`` is off. Otherwise all weights are 1.
     if config.episodic_env or config.model == "perfect":
-        weight = _survival_probability(continues, config.rollout_length)
+        # The probability that the episode has not ended before each step. Every episode lasts until the first one.
+        continues_by_step = continues.unflatten(1, (config.rollout_length, -1))  # [M, T, B]
+        first_step = torch.ones_like(continues_by_step[:, :1])
+        weight = torch.cat((first_step, continues_by_step[:, :-1].cumprod(1)), 1).flatten(1)
     return values.td_update(td_target, rollout_features, rollout_activations, rollout_action, weight)
-
-
-def _survival_probability(continues: Tensor, num_steps: int) -> Tensor:
-    """Return the probability ``[M, T B]`` that the episode has not ended before each step of a rollout. ``continues [M,
-    T B]`` is the probability that it continues after each of the T = ``num_steps`` steps."""
-    continues_by_step = continues.unflatten(1, (num_steps, -1))  # [M, T, B]
-    first_step = torch.ones_like(continues_by_step[:, :1])  # every episode lasts until it
-    return torch.cat((first_step, continues_by_step[:, :-1].cumprod(1)), 1).flatten(1)

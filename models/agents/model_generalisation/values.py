@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -18,16 +17,9 @@ from models.replay import Columns, ReplayBuffer
 from models.settings import SettingError
 from models.streams import Streams
 
-
-@dataclass
-class Batch:
-    """A minibatch of B transitions of each of M members."""
-
-    obs: Tensor  # [M, B, O]
-    next_obs: Tensor  # [M, B, O]
-    action: Tensor  # [M, B] int64
-    reward: Tensor  # [M, B]
-    continues: Tensor  # [M, B] float32, 0 after termination, otherwise 1
+Batch = dict[str, Tensor]
+"""A minibatch of B transitions of each of M members: ``obs`` and ``next_obs [M, B, O]``, ``action [M, B]`` int64,
+``reward`` and ``continues [M, B]`` float32. ``continues`` is 0 after termination, otherwise 1."""
 
 
 class Transitions(ReplayBuffer):
@@ -51,8 +43,8 @@ class Transitions(ReplayBuffer):
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
-        obs, next_obs = rows["obs"].float().contiguous(), rows["next_obs"].float().contiguous()
-        return Batch(obs, next_obs, rows["action"].long(), rows["reward"], rows["continues"].float())
+        numbers = {name: rows[name].float().contiguous() for name in ("obs", "next_obs", "reward", "continues")}
+        return numbers | {"action": rows["action"].long()}
 
 
 class States(ReplayBuffer):
@@ -182,10 +174,9 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
 def replay_update(values: ActionValues, batch: Batch) -> Update:
     """Compute an update towards the TD targets ``r + gamma * Q_target(s', best)``, or r after termination (Young et al.
     2023, "experience replay"). The function changes nothing and has fixed shapes, so that it can be compiled."""
-    next_q = values.bootstrap_value(batch.next_obs)
-    td_target = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
-    activations = values.q_network.activations(batch.obs)
-    return values.td_update(td_target, batch.obs, activations, batch.action, weight=None)
+    obs, next_q = batch["obs"], values.bootstrap_value(batch["next_obs"])
+    td_target = torch.addcmul(batch["reward"], batch["continues"], next_q, value=values.config.discount)
+    return values.td_update(td_target, obs, values.q_network.activations(obs), batch["action"], weight=None)
 
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

@@ -90,7 +90,9 @@ class Agent(EpisodeAgent):
             variances = map(explained_variance, batch.without_padding(values), batch.without_padding(batch.returns))
             metrics["explained_variance"] = torch.stack(list(variances))
         if config.normalize_advantage:
-            advantages = [_standardise(row) for row in batch.without_padding(batch.advantages)]
+            # To mean 0 and population standard deviation 1; equal advantages become 0.
+            centred = [row - row.mean() for row in batch.without_padding(batch.advantages)]
+            advantages = [row / (row.square().mean().sqrt() + 1e-8) for row in centred]
             batch.advantages = stack_padded(advantages, batch.obs.shape[1])
         return metrics
 
@@ -190,12 +192,6 @@ class Agent(EpisodeAgent):
         return metrics["entropy_share"] < _COLLAPSE_THRESHOLD, f"{text}; a smaller lr or a larger beta may help"
 
 
-def _standardise(values: Tensor) -> Tensor:
-    """Shift and scale ``values [n]`` to mean 0 and (population) standard deviation 1. Equal values become 0."""
-    centred = values - values.mean()
-    return centred / (centred.square().mean().sqrt() + 1e-8)
-
-
 class SoftmaxPolicy(Policy):
     """Policy whose actions are sampled if ``sample``, otherwise the most likely ones."""
 
@@ -222,15 +218,14 @@ class ActorCritic(nn.Module):
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
-        assert isinstance(spaces.actions, Discrete)
-        self.num_actions = spaces.actions.n
+        self.num_actions = spaces.action_size
         self.policy_outputs_value = config.shared_trunk  # of hidden layers; convolutions, ``trunk``, are always shared
         self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
         outputs = self.num_actions + (1 if self.policy_outputs_value else 0)
         self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)
-        has_critic = config.baseline == "value" and not self.policy_outputs_value
-        sizes = (num_features, *config.value_hidden_sizes, 1)
-        self.critic = MlpNetwork(sizes, config.activation, streams) if has_critic else None
+        self.critic: Any = None
+        if config.baseline == "value" and not self.policy_outputs_value:
+            self.critic = MlpNetwork((num_features, *config.value_hidden_sizes, 1), config.activation, streams)
 
     def logits(self, obs: Tensor) -> Tensor:
         """Return logits, ``obs [M, B, *O] -> [M, B, A]``."""
@@ -253,7 +248,6 @@ class ActorCritic(nn.Module):
         """Return state values, ``features [M, B, F] -> [M, B]``."""
         if self.policy_outputs_value:
             return self.policy(features)[..., -1]
-        assert self.critic is not None
         return self.critic(features.detach()).squeeze(-1)  # without gradient, so its loss does not train the trunk
 
 

@@ -5,6 +5,8 @@ number of values that phi reads from the info of a step, E the number of environ
 (`understudy.kinds.Mode`) determines the inputs of phi, and how a reward is computed from it.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -66,7 +68,6 @@ class Networks:
         return scale * flat[:, -1].exp()
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return weights ``[out, in]`` and biases ``[out]`` by their names in a file, as views of ``flat [size]``."""
         if self.linear:
             return {"reward.0.weight": flat[None, : self.network_size]}
         return fitting.named_layers("reward", self.mlps["reward"], flat[None, : self.network_size])
@@ -128,20 +129,18 @@ class Phi:
         return self._evaluate(obs, info)
 
     @torch.no_grad()
-    def _evaluate(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
+    def _evaluate(self, obs: Tensor, info: Any = None) -> Tensor:
         """Evaluate the reward network without the table. The result is 0 for mode 0, in which phi has no inputs."""
         mode = self.networks.mode
         if not (mode.state or mode.info):
             return obs.new_zeros(obs.shape[:2])
         if self._layers is None:  # one weight per number in info
-            assert info is not None
             return self._to_phi((info * self.flat[:, None, : self.networks.network_size]).sum(2))
         if len(self._center):
             obs = obs - self._center
         if len(self._spread):
             obs = obs / self._spread
         if mode.info:
-            assert info is not None
             obs = torch.cat([obs, info], 2)
         outputs = self._mlp.forward(self._layers, obs.transpose(1, 2))[-1]  # [M, 1, E]
         return self._to_phi(outputs[:, 0])

@@ -134,7 +134,7 @@ class Networks:
         choose it everywhere. So copies of other rows replace the rows that are too many."""
         flat = flat.clone()
         table = self.fixed_tensors(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
-        actions = self.with_weights(flat).target_actions(table)[0]
+        actions = self.with_weights(flat).act(table)[0]
         is_common = actions == actions.mode().values
         common_rows, other_rows = is_common.nonzero()[:, 0], (~is_common).nonzero()[:, 0]
         excess = max(0, len(common_rows) - int(_MAX_ACTION_SHARE * len(actions)))
@@ -165,13 +165,10 @@ class Networks:
         return views
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
         sizes = [mlp.size for mlp in self.mlps.values()]
         return dict(zip(self.mlps, flat[:, : self.num_searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return weights ``[out, in]``, biases ``[out]`` and `fixed_tensors` by their names in a file, as views of the
-        parameters ``flat [size]`` of one member."""
         tensors: dict[str, Tensor] = {}
         for name, parameters in self.split(flat[None]).items():  # of a single member, [1, size]
             tensors |= named_layers(name, self.mlps[name], parameters)
@@ -183,19 +180,20 @@ class Networks:
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
-        return Target(self.with_weights(flat))
+        return self.with_weights(flat)
 
     def with_weights(self, flat: Tensor) -> "Program":
         """Return the `Program` that computes steps with the parameters ``flat [M, size]``."""
         return Program(self, flat)
 
 
-class Program:
-    """Networks with their parameters, which compute steps of M synthetic environments. With one hidden layer and no
+class Program(Policy):
+    """Networks with their parameters, which compute steps of M synthetic environments. As a policy of M members, it
+    takes the actions with the highest reward, which a target network computes. With one hidden layer and no
     target, the networks of a step are joined to a wide network (`_fold`), so that a step takes two matrix products."""
 
     def __init__(self, networks: Networks, flat: Tensor):
-        self.networks, self.flat = networks, flat
+        self.networks, self.flat, self.members = networks, flat, len(flat)
         self._action_indices = torch.arange(networks.action_size, device=flat.device)
         split_parameters = networks.split(flat)
         self.step_networks = [name for name in networks.mlps if name != "initial"]  # names
@@ -277,9 +275,9 @@ class Program:
         return self.networks.mlps["target"].forward(self.layers["target"], scaled_state.transpose(1, 2))[-1]
 
     @torch.no_grad()
-    def target_actions(self, state: Tensor) -> Tensor:
-        """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``."""
-        outputs = self.target_outputs(state)  # [M, A, E]
+    def act(self, obs: Tensor) -> Tensor:
+        """Return the actions with the highest reward in states ``obs [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``."""
+        outputs = self.target_outputs(obs)  # [M, A, E]
         if self.bounds is None:
             return outputs.argmax(1)
         middle, half = self.bounds
@@ -318,13 +316,3 @@ class ScaledPolicy(Policy):
 
     def act(self, obs: Tensor) -> Tensor:
         return self.policy.act(scale_states(obs, self.fixed_tensors))
-
-
-class Target(Policy):
-    """The policy that takes the action with the highest reward of each of M bandits."""
-
-    def __init__(self, program: Program):
-        self.program, self.members = program, len(program.flat)
-
-    def act(self, obs: Tensor) -> Tensor:
-        return self.program.target_actions(obs)
