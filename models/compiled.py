@@ -347,6 +347,16 @@ def write_values(row, position, values):
     return position + len(values)
 
 
+@compiled
+def sample_minibatch(replay, m, uniform, num_rows, sample):
+    """Sample B of the first ``num_rows`` rows of member ``m`` with replacement, by the random numbers ``uniform [B]``.
+    Write them to the columns of ``sample [width, columns]`` (`ReplayBuffer.sample`)."""
+    for column in range(len(uniform)):
+        row = min(np.int64(uniform[column] * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
+        for i in range(replay.table.shape[2]):
+            sample[i, column] = replay.table[row, m, i]
+
+
 def make_improve(update):  # type: ignore[no-untyped-def]
     """Return `improve`, the updates that follow a step of an `OffPolicyAgent`. ``update(agent, work, m, t, i)`` makes
     update ``i`` after step ``t`` with the minibatch in ``work.sample [width, columns]``, and returns its loss."""
@@ -356,11 +366,7 @@ def make_improve(update):  # type: ignore[no-untyped-def]
         replay, num_rows = agent.replay, count_rows(agent.replay, t + 1)
         if is_learning(replay, agent.episodes[m], num_rows):
             for i in range(replay.uniform.shape[2]):
-                for column in range(replay.uniform.shape[3]):  # sample with replacement (`ReplayBuffer.sample`)
-                    row = np.int64(replay.uniform[m, t, i, column] * np.float32(num_rows))
-                    row = min(row, num_rows - 1)  # rounding may give ``num_rows``
-                    for k in range(replay.table.shape[2]):
-                        work.sample[k, column] = replay.table[row, m, k]
+                sample_minibatch(replay, m, replay.uniform[m, t, i], num_rows, work.sample)
                 agent.loss[m] = update(agent, work, m, t, i)
 
     return improve

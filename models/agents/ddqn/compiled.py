@@ -235,7 +235,9 @@ def _write_td_targets(agent, work, m):
     _write_q_values(agent, work, target_params)
     # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
     for column in range(agent.replay.uniform.shape[3]):
-        best = nets.argmax(work.online_q[:, column], agent.network.num_actions)
+        best = 0
+        for action in range(1, agent.network.num_actions):
+            best = action if nets.better(work.online_q[action, column], work.online_q[best, column]) else best
         # Read the next value before the sample. In another order, the compiler rounds the target differently.
         next_q = work.q[best, column]
         reward, discount = work.sample[reward_row, column], work.sample[discount_row, column]
