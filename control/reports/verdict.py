@@ -70,7 +70,9 @@ class Baselines:
         longest_episode = spaces.max_episode_steps or LONG
         most_actions = min(MOST_CANDIDATES, max(MOST_CONSTANTS, MOST_STEPS // (8 * longest_episode)))
         actions = constant_actions(spaces.actions, most_actions)
-        constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
+        constants: dict[str, Act] = {
+            name: lambda obs, action=action: action.expand(len(obs), *action.shape) for name, action in actions.items()
+        }
         # Episodes that were begun are finished. Therefore, if they may be long, fewer are played at once, so that the
         # choice takes about half of MOST_STEPS at most.
         most_round_steps = (len(constants) + 1) * longest_episode  # one episode of each policy
@@ -183,21 +185,16 @@ class Verdict(Baselines):
     def sentence(self) -> str:
         """The result of the comparison, the numbers that it compares and, if any, the further `comparison`. Begins
         with `NOT_SOLVED` if the agents do not solve the environment."""
-        sentence = f"{self._result_and_numbers} {self.comparison}".rstrip()
-        return f"{NOT_SOLVED}{sentence}" if self.is_unsolved else sentence
-
-    @property
-    def _result_and_numbers(self) -> str:
+        result = "agents are better than random play, and as good as the best constant action, which reaches the goal"
         if self.failure:
-            return _two_sentences(self.failure, self.advice, self.numbers if self.agents.count else "")
-        if self.teacher is not None:
+            result = self.failure
+        elif self.teacher is not None:
             result = f"agents come {self.share_text} {_WAY}"
         elif self.agents.exceeds(self.constant):
             result = "agents are better than random play and than the best constant action"
-        else:
-            result = "agents are better than random play, and as good as the best constant action"
-            result += ", which reaches the goal"
-        return _two_sentences(result, "", self.numbers)
+        advice, numbers = self.advice if self.failure else "", self.numbers if self.agents.count else ""
+        sentence = f"{_two_sentences(result, advice, numbers)} {self.comparison}".rstrip()
+        return f"{NOT_SOLVED}{sentence}" if self.is_unsolved else sentence
 
     @property
     def numbers(self) -> str:
@@ -241,12 +238,11 @@ class Verdict(Baselines):
             return f"the teacher is {teacher.failure_to_exceed(random)} random play"
         if not agents.exceeds(random):
             return f"agents are {agents.failure_to_exceed(random)} random play"
-        if agents.exceeds(constant):
+        reaches_goal = self.goal is not None and agents.mean >= self.goal
+        # The agents may be as good as the teacher, which is no better than a constant action.
+        reaches_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
+        if agents.exceeds(constant) or reaches_goal or reaches_teacher:
             return ""
-        if self.goal is not None and agents.mean >= self.goal:
-            return ""
-        if teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents):
-            return ""  # the agents are as good as the teacher, which is no better than a constant action
         return f"agents are {agents.failure_to_exceed(constant)} the best constant action"
 
     @property
@@ -287,7 +283,7 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     }
 
 
-def _two_sentences(result: str, advice: str, numbers: str = "") -> str:
+def _two_sentences(result: str, advice: str, numbers: str) -> str:
     """Return two sentences, such as ``Agents are no better than random play: try more steps. Mean returns: agents 9.``,
     from a ``result``, an ``advice`` and ``numbers``. Advice and numbers may be empty."""
     clauses = [f"{result}: try {advice}" if advice else result, numbers]
@@ -311,19 +307,9 @@ def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CA
         numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, most_actions)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}
     low, high = np.array(actions.low), np.array(actions.high)
-    levels = [0.0, 0.5, 1.0]  # from the lowest value to the highest
-    if actions.size <= 2:
-        combinations = list(itertools.product(levels, repeat=actions.size))
-    else:
-        combinations = [(level,) * actions.size for level in levels]
     constants = {}
-    for combination in combinations:
-        action = low + (high - low) * np.array(combination)
+    for levels in itertools.product([0.0, 0.5, 1.0], repeat=actions.size if actions.size <= 2 else 1):
+        action = low + (high - low) * np.array(levels)  # a single level counts for all dimensions
         numbers = action if len(set(action)) > 1 else action[:1]  # equal numbers are named once
         constants[" ".join(f"{number:g}" for number in numbers)] = torch.tensor(action, dtype=torch.float32)
     return constants
-
-
-def _repeated(action: Tensor, obs: Tensor) -> Tensor:
-    """Return ``action`` for each of ``obs [N, *O]``."""
-    return action.expand(len(obs), *action.shape)
