@@ -50,11 +50,9 @@ def scale(axis: Any, log: bool = False) -> None:
 
 def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
     """Give panels of the same quantity the same limits of the ``axis_name`` axis, which include all their limits."""
-    if axes:
-        limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
-        lowest, highest = min(low for low, _ in limits), max(high for _, high in limits)
-        for axis in axes:
-            getattr(axis, f"set_{axis_name}lim")(lowest, highest)
+    limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
+    for axis in axes:
+        getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 # -- reference levels --------------------------------------------------------------------------------------------------
@@ -88,22 +86,17 @@ def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "
     """Draw a grey line for each level, horizontal for the y axis and vertical for the x axis (``axis_name``), and
     extend the axis to it. The legend has its name, and a y axis its value. A level that would make the panel more than
     three times as large is left out."""
-    is_y = axis_name == "y"
-    for level, dashes in zip(reference_levels, cycle(_DASHES), strict=False):
-        value = level.value
-        low, high = axis.get_ylim() if is_y else axis.get_xlim()
+    for (value, name), dashes in zip(reference_levels, cycle(_DASHES), strict=False):
+        low, high = getattr(axis, f"get_{axis_name}lim")()
         if max(low - value, value - high) > _MAX_DISTANCE * (high - low):
             continue
-        draw_line = axis.axhline if is_y else axis.axvline
-        draw_line(value, label=level.name, color=GREY, linewidth=1.0, linestyle=dashes, zorder=1.5)
+        draw_line = axis.axhline if axis_name == "y" else axis.axvline
+        draw_line(value, label=name, color=GREY, linewidth=1.0, linestyle=dashes, zorder=1.5)
         margin = 0.0 if axis.get_yscale() == "log" else 0.04 * (high - low)
-        limits = min(low, value - margin), max(high, value + margin)
-        if is_y:
-            axis.set_ylim(limits)
+        getattr(axis, f"set_{axis_name}lim")(min(low, value - margin), max(high, value + margin))
+        if axis_name == "y":
             transform = axis.get_yaxis_transform()  # x as a fraction of the panel, y as a value
             axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
-        else:
-            axis.set_xlim(limits)
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

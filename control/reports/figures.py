@@ -7,6 +7,7 @@ import takes half a second, too long for `--help` and errors of flags.
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from control.storage.run_dir import atomic_write_text, replacing
 from models.settings import SettingError
@@ -150,22 +153,15 @@ def rows(*lengths: int) -> Cells:
     cells, so that no cell is empty: ``rows(1, 2)`` is ``[[0, 0], [1, 2]]``."""
     filled_lengths = [length for length in lengths if length]
     columns = math.lcm(*filled_lengths)
-    cells = []
-    first_panel = 0  # of the row
-    for length in filled_lengths:
-        cells_per_panel = columns // length
-        cells.append([first_panel + column // cells_per_panel for column in range(columns)])
-        first_panel += length
-    return cells
+    first_panels = itertools.accumulate(filled_lengths, initial=0)  # of each row
+    pairs = zip(first_panels, filled_lengths, strict=False)
+    return [[first + column * length // columns for column in range(columns)] for first, length in pairs]
 
 
 def balanced(panels: int, max_columns: int = 3) -> list[int]:
     """Return the lengths of rows of at most ``max_columns`` panels, as equal as possible: [3, 2] for 5 ``panels``."""
-    if panels == 0:
-        return []
     num_rows = math.ceil(panels / max_columns)
-    length, num_longer = divmod(panels, num_rows)
-    return [length + 1] * num_longer + [length] * (num_rows - num_longer)
+    return [len(row) for row in np.array_split(range(panels), num_rows)] if panels else []
 
 
 def figure_files(target: Path, style: FigureStyle) -> list[Path]:
@@ -273,10 +269,9 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
     note = textwrap.fill(note, int(_NOTE_LETTERS * width))
     handles: dict[str, Any] = {}  # label -> line of the first panel with this label
     for axis in axes:
-        if axis.get_legend() is not None:
-            continue
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+        if axis.get_legend() is None:
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+                handles.setdefault(label, handle)
     column_letters = max(map(len, handles), default=0) + _HANDLE_LETTERS
     letters = int(_LEGEND_LETTERS * width)  # of a line of the legend
     columns = max(1, letters // column_letters)

@@ -90,23 +90,18 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
     """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents, as PNG and SVG.
     Beside them, draw the learning curves with both rewards, if the stage `race` has run."""
     race, scores = results.get("race"), exam_scores(results)
-    size = (WIDTH, 0.8 + 0.28 * len(scores))  # inches
-    with figure_panels(path, rows(2 if race else 1), size, DEFAULT_STYLE.with_svg()) as axes:
-        _draw_scores(axes[0], scores)
-        if race:
-            _draw_race(axes[1], race)
-
-
-def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
-    """Draw a row with the mean return and its error for each of ``scores``, with agents on the bandit in colour."""
     means = [score["mean"] for score in scores.values()]
     errors = [2 * score["error"] for score in scores.values()]
     colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in scores]
-    axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
-    axis.scatter(means, range(len(scores)), c=colours, zorder=3)
-    set_row_labels(axis, list(scores))
-    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(coloured: trained on the bandit)")
-    axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
+    size = (WIDTH, 0.8 + 0.28 * len(scores))  # inches
+    with figure_panels(path, rows(2 if race else 1), size, DEFAULT_STYLE.with_svg()) as (axis, *race_axes):
+        axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
+        axis.scatter(means, range(len(scores)), c=colours, zorder=3)
+        set_row_labels(axis, list(scores))
+        axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(coloured: trained on the bandit)")
+        axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
+        if race:
+            _draw_race(*race_axes, race)
 
 
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:

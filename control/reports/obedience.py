@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from control.cli.progress import progress
 from control.evolution.fitness_shaping import centred_ranks
@@ -56,14 +55,10 @@ def slope(commands: Array, returns: Array) -> float:
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
     """Return Spearman's rank correlation of N pairs of a command and an obtained return. Equal numbers get the mean of
     their ranks. The correlation is 0 if all commands or all returns are equal."""
-    command_ranks, return_ranks = _ranks(commanded), _ranks(returns)
+    columns = [torch.as_tensor(np.asarray(values, dtype=np.float64)) for values in (commanded, returns)]
+    command_ranks, return_ranks = (centred_ranks(column).numpy() for column in columns)  # minus their means, [N]
     scale = float(np.sqrt((command_ranks @ command_ranks) * (return_ranks @ return_ranks)))
     return float(command_ranks @ return_ranks) / scale if scale else 0.0
-
-
-def _ranks(values: ArrayLike) -> Array:
-    """Return the ranks of ``values [N]`` minus their mean, ``[N]``."""
-    return centred_ranks(torch.as_tensor(np.asarray(values, dtype=np.float64))).numpy()
 
 
 _STATISTICS: dict[str, Callable[[Array, Array], float]] = {
@@ -112,13 +107,10 @@ def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
     num_commands = mask.sum(1)  # of each seed
     if num_commands.min() < 2:
         return region | dict.fromkeys(NAMES)
+    # Of each seed: K commands of the region [K], and the returns [E, K].
+    pairs = [(commands[row], seed_returns[row].T) for row, seed_returns in zip(mask, returns, strict=True)]
     for name, statistic in _STATISTICS.items():
-        rows = []
-        for seed_returns, seed_mask in zip(returns, mask, strict=True):
-            seed_commands = commands[seed_mask]
-            episodes = seed_returns[seed_mask].T  # [E, commands of the region]
-            rows.append([statistic(seed_commands, episode_returns) for episode_returns in episodes])
-        estimates = np.array(rows)  # [M, E]
+        estimates = np.array([[statistic(x, y) for y in seed_returns] for x, seed_returns in pairs])  # [M, E]
         bounds = _interval(estimates)
         ends = None if bounds is None else [float(bound) for bound in bounds]
         region[name] = {"value": float(estimates.mean()), "interval": ends}
@@ -188,33 +180,26 @@ def sweep(
     ``sample``, otherwise greedy. Return the obtained returns ``[M, C, E]``, discounted if commands are discounted.
     ``seed`` selects the episodes, which have the same starts under all commands. ``fixed_command`` has the other parts
     of commands, such as a horizon."""
+    config: Any = loop.agent.config
+    discount = config.return_discount
     returns = []
     with progress("commands") as watch:
         for number, command in enumerate(commands, start=1):
             # The same streams, and so the same episodes, under each command.
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
             full_command = {**fixed_command, "return": float(command)}
-            returns.append(_commanded_returns(loop, full_command, episodes, sample, streams))
+            command_returns = []
+            for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
+                policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
+                trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
+                if discount == 1:  # as in other evaluations; `discounted_returns` rounds differently
+                    command_returns.append(trajectory.returns)
+                else:
+                    command_returns.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
+            returns.append(torch.cat(command_returns, dim=1))
             if watch:
                 watch(number / len(commands))
     return torch.stack(returns, dim=1).double().numpy()
-
-
-def _commanded_returns(
-    loop: EpisodeLoop, command: dict[str, float], episodes: int, sample: bool, streams: Streams
-) -> Tensor:
-    """Play ``episodes`` episodes under one command, and return their returns ``[M, E]``, as `sweep` does."""
-    config: Any = loop.agent.config
-    discount = config.return_discount
-    returns = []
-    for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
-        policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=command)
-        trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
-        if discount == 1:  # as in other evaluations; `discounted_returns` rounds differently
-            returns.append(trajectory.returns)
-        else:
-            returns.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
-    return torch.cat(returns, dim=1)
 
 
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[float], list[float]]:

@@ -43,12 +43,9 @@ def paths(run: RunConfig) -> list[Path]:
 def check_outputs(run: RunConfig) -> None:
     """Raise SettingError if an output file exists in a run that is not resumed, or its folder cannot be written."""
     for path in paths(run):
-        problem = ""
-        if path.exists() and not run.resume:
-            problem = f"{str(path)!r} exists"
-        elif not os.access(path.parent, os.W_OK):
-            problem = f"{str(path.parent)!r} is no folder that can be written"
-        if problem:
+        is_old = path.exists() and not run.resume
+        if is_old or not os.access(path.parent, os.W_OK):
+            problem = f"{str(path)!r} exists" if is_old else f"{str(path.parent)!r} is no folder that can be written"
             raise SettingError(f"output is {run.output!r}: {problem}; allowed: a new name in a folder", "output")
 
 

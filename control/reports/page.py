@@ -41,9 +41,8 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     Raises SettingError if there are no runs or the page cannot be written."""
     run_groups = find_groups(run_dirs, "report")
     figure = figure_of(run_groups)
-    groups = []
-    for (label, summary), group in zip(figure.summary.items(), run_groups, strict=True):
-        groups.append(ReportGroup(group.names, group.runs, label, summary))
+    pairs = zip(run_groups, figure.summary.items(), strict=True)
+    groups = [ReportGroup(group.names, group.runs, label, summary) for group, (label, summary) in pairs]
     paths = [folder.path for group in groups for folder in group.folders]
     for path in paths:
         if (path / "metrics.csv").is_symlink():
@@ -129,18 +128,16 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         sentences.append(f"Solved by {num_solved} of {len(judged)} groups.")
     if len(groups) == 1 and judged[0].checkpoint_sentence:
         sentences.append(judged[0].checkpoint_sentence)
-    some_searches_failed = False
-    for group in judged:
-        for folder in group.folders:
-            if sentence := folder.scores.get("verdict"):
-                # Of one group, the sentence before this one also says that it is not solved.
-                text = sentence.removeprefix(NOT_SOLVED) if len(judged) == 1 else f"{group.label}: {sentence}"
-                sentences.append(text)
-                if not folder.scores["passed"]:
-                    some_searches_failed = True
+    searches = [(group.label, folder.scores) for group in judged for folder in group.folders]
+    searches = [(label, scores) for label, scores in searches if scores.get("verdict")]
+    for label, scores in searches:
+        # Of one group, the sentence before this one also says that it is not solved.
+        single = scores["verdict"].removeprefix(NOT_SOLVED)
+        sentences.append(single if len(judged) == 1 else f"{label}: {scores['verdict']}")
     unfinished = [text for group in groups for text in group.unfinished]
     if unfinished:
         sentences.append(f"Interrupted, or still running: {'; '.join(unfinished)}.")
+    some_searches_failed = any(not scores["passed"] for _, scores in searches)
     if some_searches_failed or (verdicts == {"not solved"} and not unfinished):
         return sentences, False
     return sentences, True if verdicts == {"solved"} else None
@@ -250,11 +247,11 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | N
     for group in groups:
         implementation = group.folders[0].setting_texts.get("implementation", group.label)
         groups_by_implementation.setdefault(implementation, []).append(group)
-    tables_by_implementation = {}
-    for implementation, same_groups in groups_by_implementation.items():
-        if any(folder.setting_texts for group in same_groups for folder in group.folders):
-            tables_by_implementation[implementation] = _group_settings(same_groups)
-    return tables_by_implementation
+    return {
+        implementation: _group_settings(same_groups)
+        for implementation, same_groups in groups_by_implementation.items()
+        if any(folder.setting_texts for group in same_groups for folder in group.folders)
+    }
 
 
 def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]:
@@ -263,15 +260,15 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
     settings. Defaults are unknown for settings of another program or version."""
     folders = [folder for group in groups for folder in group.folders]
     flags_by_name: dict[str, list[Flag]] = {}  # of each folder, because environments may have different defaults
-    for folder in folders:
-        if folder.settings is not None:
-            run = folder.settings.run
-            for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
-                flags_by_name.setdefault(name, []).append(flag)
+    for settings, texts in [(folder.settings, folder.setting_texts) for folder in folders if folder.settings]:
+        for name, flag in flags_for_values(settings.run.implementation, settings.run.gamename, texts).items():
+            flags_by_name.setdefault(name, []).append(flag)
     labels = [group.label for group in groups] if len(groups) > 1 else ["value"]
     rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
     for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
-        values = [group.setting_text(name) for group in groups]
+        # Different values in the folders of one group are separated by ``|``.
+        texts = [dict.fromkeys(folder.setting_texts.get(name, "-") for folder in group.folders) for group in groups]
+        values = [" | ".join(group_texts) for group_texts in texts]
         flags = flags_by_name.get(name, [])  # empty if the default is unknown
         defaults = dict.fromkeys(setting_text(flag.default) for flag in flags)
         meaning = SOURCES.sub("", flags[0].meta["help"]) if flags else "-"
@@ -287,14 +284,11 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
 def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
     """Return the table of the versions of programs, None if no run has stored any. A program has several versions if
     runs differ or were resumed with another version."""
-    versions_by_program: dict[str, list[str]] = {}
-    for folder in [folder for group in groups for folder in group.folders]:
-        entries = read_versions(folder.path) if folder.file(FILE) else []
-        for entry in entries:
-            for name, version in entry.items():
-                versions_by_program.setdefault(name, []).append(version)
-    versions_by_program.pop("from", None)  # no program: the epoch from which an entry is valid
-    rows = [[name, " | ".join(dict.fromkeys(texts))] for name, texts in versions_by_program.items()]
+    folders = [folder for group in groups for folder in group.folders if folder.file(FILE)]
+    entries = [entry for folder in folders for entry in read_versions(folder.path)]
+    # ``from`` is no program: the epoch from which an entry is valid.
+    programs = dict.fromkeys(name for entry in entries for name in entry if name != "from")
+    rows = [[name, " | ".join(dict.fromkeys(entry[name] for entry in entries if name in entry))] for name in programs]
     return Table([["program", "version"], *rows], "Versions") if rows else None
 
 

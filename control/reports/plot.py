@@ -51,7 +51,6 @@ class Arm:
 
     @property
     def is_search(self) -> bool:
-        """Whether the runs are searches."""
         return of_search((*self.curves, *self.scores))
 
 
@@ -83,8 +82,10 @@ class Figure:
 
     @cached_property
     def arms_by_game(self) -> dict[str, list[Arm]]:
-        """Arms of each environment."""
-        return _by_game(self.arms)
+        games: dict[str, list[Arm]] = {}
+        for arm in self.arms:
+            games.setdefault(arm.game, []).append(arm)
+        return games
 
     @cached_property
     def colours(self) -> dict[str, str]:
@@ -103,17 +104,17 @@ class Figure:
         and label. The tag is the greedy return if all arms have it, otherwise the first that all have. If there is
         none, both are empty. Algorithms with fewer than three seeds are left out, and so are searches, unless all arms
         are searches."""
-        arms = [arm for arm in self.arms if not arm.is_search] or self.arms
+        all_are_searches = all(arm.is_search for arm in self.arms)
+        arms = [arm for arm in self.arms if arm.is_search == all_are_searches]
         shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
         if not shared:
             return "", {}
         tag = GREEDY if GREEDY in shared else shared[0]
-        tasks = {}
-        for game, game_arms in _by_game(arms).items():
-            task = scores.comparable({arm.label: arm.scores[tag] for arm in game_arms})
-            if task:
-                tasks[game] = task
-        return tag, tasks
+        score_lists: dict[str, dict[str, Array]] = {game: {} for game in self.arms_by_game}
+        for arm in arms:
+            score_lists[arm.game][arm.label] = arm.scores[tag]
+        tasks = {game: scores.comparable(task) for game, task in score_lists.items()}
+        return tag, {game: task for game, task in tasks.items() if task}
 
     def heading(self, arms: Sequence[Arm]) -> str:
         """Return the title of a page about some of the arms, such as ``2 environments, debug, 3-5 seeds``: the
@@ -125,14 +126,6 @@ class Figure:
         seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else seeds_text([arm.seeds for arm in arms])
         texts = [environments, self.title, seed_text]
         return ", ".join(text for text in texts if text)
-
-
-def _by_game(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
-    """Return the arms of each environment."""
-    games: dict[str, list[Arm]] = {}
-    for arm in arms:
-        games.setdefault(arm.game, []).append(arm)
-    return games
 
 
 def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle = DEFAULT_STYLE) -> int:
@@ -200,7 +193,6 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path | 
 
 
 def figure_of(groups: Sequence[Group]) -> Figure:
-    """Return the content of the figure of ``groups``."""
     labels, title = distinct_labels([group.names for group in groups])
     summary = {}
     for label, group in zip(labels, groups, strict=True):
@@ -266,10 +258,8 @@ def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
         return ["/".join(group_names) for group_names in names], ""
     places = range(lengths.pop())
     shared_places = [place for place in places if len({group_names[place] for group_names in names}) == 1]
-    labels = []
-    for group_names in names:
-        distinct = [group_names[place] for place in places if place not in shared_places]
-        labels.append("/".join(distinct) or group_names[-1])
+    distinct_places = [place for place in places if place not in shared_places]
+    labels = ["/".join(group_names[place] for place in distinct_places) or group_names[-1] for group_names in names]
     return labels, ", ".join(names[0][place] for place in shared_places)
 
 
@@ -310,9 +300,9 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
     for game, arms in figure.arms_by_game.items():
         return_rows += _panel_rows(game, arms, "return")
         loss_rows += _panel_rows(game, arms, "loss")
-    rows_by_figure = {"returns": return_rows, "losses": loss_rows}
     if len(figure.arms_by_game) == 1:
-        rows_by_figure = {"returns": return_rows + loss_rows}
+        return_rows, loss_rows = return_rows + loss_rows, []
+    rows_by_figure = {"returns": return_rows, "losses": loss_rows}
     rows_by_figure = {name: panel_rows for name, panel_rows in rows_by_figure.items() if panel_rows}
     tag, tasks = figure.comparison
     first, *others = [*rows_by_figure, *(["scores"] if tasks else [])]
@@ -355,7 +345,6 @@ def _family_of(arm: Arm) -> str:
 def _draw_panels(
     target: Path, figure: Figure, rows: Sequence[Sequence[Panel]], style: FigureStyle, numbers: Path | None
 ) -> None:
-    """Draw a figure with ``rows`` of panels."""
     panels = [panel for row in rows for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
     row_lengths = [len(row) for row in rows]
@@ -373,13 +362,11 @@ def _draw_panels(
             figures.set_title(axis, panel.title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
         for game, game_levels in figure.levels.items():
-            return_axes: list[Any] = []
             axes_by_label: dict[str, list[Any]] = {}  # by label of the x axis: searches count the steps of all agents
             for axis, panel in zip(axes, panels, strict=True):
                 if panel.game == game and curves.is_episode_return(panel.tag):
                     curves.draw_levels(axis, game_levels)
-                    return_axes.append(axis)
                     axes_by_label.setdefault(axis.get_xlabel(), []).append(axis)
-            curves.share_limits(return_axes)
+            curves.share_limits([axis for same_axes in axes_by_label.values() for axis in same_axes])
             for same_axes in axes_by_label.values():
                 curves.share_limits(same_axes, "x")

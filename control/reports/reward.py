@@ -5,9 +5,7 @@ this number, or the difference of this number, then called a potential, between 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +45,13 @@ class Slice:
 
     def states(self) -> Tensor:
         """Return states on a grid of the plane, ``[81, 81, S]``. As in an image, the first axis is y, the second x."""
-        x_bounds, y_bounds = self.bounds
-        y, x = torch.meshgrid(torch.linspace(*y_bounds, _POINTS), torch.linspace(*x_bounds, _POINTS), indexing="ij")
+        x, y = (torch.linspace(*bounds, _POINTS) for bounds in self.bounds)
         x_index, y_index = self.indices
         states = torch.zeros(_POINTS, _POINTS, self.size)
-        states[..., y_index] = y
+        states[..., y_index] = y[:, None]
+        states[..., x_index] = x
         if self.angle:
-            states[..., 0] = x.cos()
-            states[..., 1] = x.sin()
-        else:
-            states[..., x_index] = x
+            states[..., 0], states[..., 1] = x.cos(), x.sin()
         return states
 
 
@@ -76,20 +71,17 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     game = proxy.game
     phi = networks.with_weights(proxy.parameters[None])
     dynamics = make_dynamics(game)
-    discount = float(getattr(settings.agent, "discount", 1.0))
-    draw: Callable[[Path, str, FigureStyle], None]
+    style = style_of(settings.run).with_svg()
+    path, title = style.path(folder, "reward"), f"{networks.mode.name} reward network of {game}"
     if not networks.mode.state or networks.mode.info:
-        draw = partial(_weights, networks, proxy.parameters)
+        _weights(networks, proxy.parameters, path, title, style)
     elif isinstance(dynamics, CellTable):
-        draw = partial(_map, dynamics, phi, discount)
+        _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, style)
     elif base_name(game) in SLICES:
-        draw = partial(_slices, game, phi)
+        _slices(game, phi, path, title, style)
     else:
         obs, _, terminated = collect_transitions(game)
-        draw = partial(_histogram, phi, obs, terminated)
-    style = style_of(settings.run).with_svg()
-    path = style.path(folder, "reward")
-    draw(path, f"{networks.mode.name} reward network of {game}", style)
+        _histogram(phi, obs, terminated, path, title, style)
     return path
 
 
@@ -120,8 +112,7 @@ def _slices(game: str, phi: Phi, path: Path, title: str, style: FigureStyle) -> 
         for axis, plane in zip(axes, slices, strict=True):
             states = plane.states().flatten(0, 1)
             values = phi(states[None])[0].view(_POINTS, _POINTS)
-            x_bounds, y_bounds = plane.bounds
-            extent = (*x_bounds, *y_bounds)
+            extent = (*plane.bounds[0], *plane.bounds[1])
             image = axis.imshow(values, origin="lower", extent=extent, aspect="auto")
             axis.contour(values, 8, extent=extent, colors=_WHITE, linewidths=0.6, linestyles="solid")
             x_name, y_name = (state_names(game, plane.size)[index] for index in plane.indices)
@@ -133,11 +124,9 @@ def _slices(game: str, phi: Phi, path: Path, title: str, style: FigureStyle) -> 
 def _weights(networks: Any, parameters: Tensor, path: Path, title: str, style: FigureStyle) -> None:
     """Draw a bar for each number in the info of a step: its weight in a linear reward network, otherwise the norm of
     its weights in the first layer. ``parameters`` are the flat parameters of the networks."""
-    weights = networks.named_tensors(parameters)["reward.0.weight"]  # [units, inputs]
-    names = ("none",)  # mode 0 has a single unused input
-    if networks.mode.info:
-        names = networks.spaces.info
-        weights = weights[:, -len(names) :]  # info follows the state
+    names = networks.spaces.info if networks.mode.info else ("none",)  # mode 0 has a single unused input
+    # [units, inputs]; info follows the state
+    weights = networks.named_tensors(parameters)["reward.0.weight"][:, -len(names) :]
     values, ylabel = weights.norm(dim=0), "size of its weights in the first layer"
     if networks.linear:  # one unit
         values, ylabel = weights[0], "weight"
@@ -158,14 +147,10 @@ def best_moves(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
         next_potentials = next_potentials.masked_fill(dynamics.terminated.view(cells, moves), 0.0)
     reward = dynamics.reward.view(cells, moves).double()
     learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
-    return _best_moves(dynamics, reward, discount), _best_moves(dynamics, learned_reward, discount)
-
-
-def _best_moves(dynamics: CellTable, reward: Tensor, discount: float) -> Tensor:
-    """Return which moves have the highest value under a ``reward [S, A]``, up to rounding: bool ``[S, A]``."""
-    _, values = dynamics.values(reward, discount)
-    rounding = 1e-9 * (1 + values.abs().amax())
-    return values >= values.amax(1, keepdim=True) - rounding
+    values = torch.stack([dynamics.values(rewards, discount)[1] for rewards in (reward, learned_reward)])  # [2, S, A]
+    rounding = 1e-9 * (1 + values.abs().amax((1, 2), keepdim=True))
+    real, learned = values >= values.amax(2, keepdim=True) - rounding
+    return real, learned
 
 
 _MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves

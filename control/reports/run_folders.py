@@ -60,37 +60,31 @@ class RunFolder:
     @cached_property
     def settings(self) -> Settings | None:
         """Settings in config.yaml, None if it is missing or of another program or version."""
-        file = self.file("config.yaml")
-        if not file:
-            return None
-        # `parse` prints and exits, or raises, for settings of another version. The page then shows the file as it is.
-        with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
-            return parse(["--config", str(file)])
+        if file := self.file("config.yaml"):
+            # `parse` prints and exits, or raises, for settings of another version. The page then shows the file as is.
+            with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
+                return parse(["--config", str(file)])
         return None
 
     @cached_property
     def setting_texts(self) -> dict[str, str]:
-        """Values of the settings in config.yaml as texts by name, such as ``{"lr": "0.001"}``. The setting ``command``,
-        a mapping, becomes a setting ``command.PART`` for each of its parts."""
-        values = self._setting_values()
-        command = values.pop("command", None)
-        if isinstance(command, dict):
-            values |= {f"command.{part}": value for part, value in command.items()}
-        return {name: setting_text(value) for name, value in values.items()}
-
-    def _setting_values(self) -> dict[str, Any]:
-        """Return the settings in config.yaml that have an effect. Return all, if the file is of another version."""
+        """Values of the settings in config.yaml that have an effect (of all, if the file is of another version) as
+        texts by name, such as ``{"lr": "0.001"}``. The setting ``command``, a mapping, becomes a setting
+        ``command.PART`` for each of its parts."""
+        values: dict[str, Any] = {}
         if self.settings is not None:
             # `explicit_names` are the names in config.yaml. A setting that it omits has no effect in this environment.
             effective = yaml.safe_load(to_yaml(self.settings))
             values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
             if self.settings.proxy is not None and values.get("checkpoint_every") == 1:
                 del values["checkpoint_every"]  # a search sets it to 1
-            return values
-        if file := self.file("config.yaml"):
+        elif file := self.file("config.yaml"):
             with contextlib.suppress(UserError):
-                return read_mapping("report", str(file), "name: value", allow_empty=True)
-        return {}
+                values = read_mapping("report", str(file), "name: value", allow_empty=True)
+        command = values.pop("command", None)
+        if isinstance(command, dict):
+            values |= {f"command.{part}": value for part, value in command.items()}
+        return {name: setting_text(value) for name, value in values.items()}
 
     @property
     def films(self) -> list[Path]:
@@ -104,15 +98,12 @@ class RunFolder:
     def scores(self) -> dict[str, Any]:
         """Statistics of the held-out evaluation of a search, from scores.json, with the sentence of its ``verdict`` and
         whether it ``passed``. Empty if the file is missing or malformed."""
-        path = self.file("scores.json")
-        if path is None:
-            return {}
-        try:
-            results = read_json(path)
-            verdict = results.get("verdict", {})
-            return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
+        if path := self.file("scores.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                results = read_json(path)
+                verdict = results.get("verdict", {})
+                return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
+        return {}
 
     @cached_property
     def held_out(self) -> dict[str, str]:
@@ -172,7 +163,6 @@ class ReportGroup(Group):
 
     @property
     def is_search(self) -> bool:
-        """Whether the runs are searches."""
         return tags.of_search(self.summary["over_seeds"])
 
     @cached_property
@@ -224,9 +214,8 @@ class ReportGroup(Group):
     @property
     def best(self) -> float | None:
         """The mean over seeds of the best result, None if it was not logged."""
-        results = [run.best(self.tag) for run in self.runs]
-        finite = [result for result in results if math.isfinite(result)]
-        return sum(finite) / len(finite) if finite else None
+        results = [run.best(self.tag) for run in self.runs if run.has(self.tag)]
+        return sum(results) / len(results) if results else None
 
     @property
     def sentence(self) -> str:
@@ -237,8 +226,8 @@ class ReportGroup(Group):
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
             result = f"{agents} new agents that trained on the winner of {self.label} return {end}".strip()
         elif is_episode_return(self.tag) and not self.is_search:
-            result = f"{self.label} returns {end} at the end of training"
-            result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
+            seeds = f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
+            result = f"{self.label} returns {end} at the end of training{seeds}"
             steps = self._solved_steps(self.runs)
             if self.verdict == "solved" and len(steps) == len(self.runs):
                 result += f"; first solved at step {range_text(steps)}"
@@ -303,10 +292,9 @@ class ReportGroup(Group):
         """Return the steps of the first evaluations that solve the environment, without ``runs`` that have none. Empty
         for searches."""
         steps: list[int] = []
-        if self.solved is not None and not self.is_search:
-            for run in runs:
-                env_steps, values = run.points(self.tag, "env_steps")
-                steps += env_steps[values >= self.solved][:1].astype(int).tolist()
+        for run in runs if self.solved is not None and not self.is_search else ():
+            env_steps, values = run.points(self.tag, "env_steps")
+            steps += env_steps[values >= self.solved][:1].astype(int).tolist()
         return steps
 
     @property
@@ -321,14 +309,8 @@ class ReportGroup(Group):
         steps = [int(run.columns[tag].max()) for run in self.runs if tag in run.columns]
         return range_text(steps) if steps else "-"
 
-    def setting_text(self, name: str) -> str:
-        """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
-        values = dict.fromkeys(folder.setting_texts.get(name, "-") for folder in self.folders)
-        return " | ".join(values)
-
 
 def setting_text(value: Any) -> str:
-    """Return the value of a setting as text."""
     return value if isinstance(value, str) else as_word(value, ",")
 
 

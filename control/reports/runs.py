@@ -48,7 +48,6 @@ class Run:
         return self.columns[x][is_finite], values[is_finite]
 
     def has(self, tag: str) -> bool:
-        """Return whether a tag was logged."""
         return len(self.points(tag)[1]) > 0
 
     def last(self, tag: str) -> float:
@@ -101,9 +100,8 @@ def _sb3_columns(path: Path) -> dict[str, Array]:
             episodes += _sb3_episodes(file)
     for file in folder.glob(evaluations_name):
         with _sb3_errors(file), np.load(file) as arrays:
-            means = arrays["results"].mean(1).tolist()
-            for step, mean in zip(arrays["timesteps"].tolist(), means, strict=True):
-                rows.append((float(int(step)), math.nan, float(mean)))  # `int` raises for NaN
+            pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
+            rows += [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]  # `int` raises for NaN
     steps = 0.0
     for _, length, episode_return in sorted(episodes):  # by time
         steps += length

@@ -46,8 +46,7 @@ def improvements(tasks: Mapping[str, Task]) -> Improvements:
     estimates = {}
     total_probability = dict.fromkeys(shared, 0.0)
     for first, second in permutations(shared, 2):
-        first_scores = [task[first] for task in tasks.values()]
-        second_scores = [task[second] for task in tasks.values()]
+        first_scores, second_scores = ([task[name] for task in tasks.values()] for name in (first, second))
         probability, bounds = improvement(first_scores, second_scores)
         estimates[first, second] = {"estimate": probability, "interval": bounds}
         total_probability[first] += probability
@@ -90,12 +89,11 @@ def draw(
     ``game_levels`` (reference levels) by task. The scores have the label ``axis_label``."""
     estimates = improvements(tasks)
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)  # inches; algorithms are rows of a panel
-    lengths, heights = [2] * len(tasks), [height] * len(tasks)  # a row with scores and profiles for each task
-    if estimates:  # a last row with improvements
-        lengths.append(1)
-        heights.append(0.75 * height)
+    # A row with scores and profiles for each task, and a last one with improvements.
+    cells = rows(*[2] * len(tasks), 1 if estimates else 0)
+    heights = [height] * len(tasks) + [0.75 * height] * bool(estimates)
     options: Any = {"title": title, "note": note, "heights": heights}
-    with figure_panels(target, rows(*lengths), (WIDTH, sum(heights)), style, numbers, **options) as axes:
+    with figure_panels(target, cells, (WIDTH, sum(heights)), style, numbers, **options) as axes:
         # A row has the scores of a task, then its profiles. The last axis, of improvements, may remain.
         for (name, task), score_axis, profile_axis in zip(tasks.items(), axes[::2], axes[1::2], strict=False):
             _draw_scores(score_axis, task, colours)
@@ -128,7 +126,6 @@ def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
 
 
 def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
-    """Draw the performance profiles of the algorithms of a task."""
     all_scores = np.concatenate(list(task.values()))
     low, high = all_scores.min(), all_scores.max()
     margin = 0.04 * (high - low if high > low else 1)

@@ -119,7 +119,8 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
     num_diverged = len(learned.scores) - learned_score.count
     if num_diverged:
         text += f"; with the learned one, {num_diverged} agents diverged"
-    learned_steps, task_steps = _median_steps(learned, config), _median_steps(task, config)
+    # The median (of the quartiles) is None if the agent solves no test, and without tests or a return that solves.
+    learned_steps, task_steps = (describe(agents, config).get("first", [None, None])[1] for agents in (learned, task))
     if learned_steps or task_steps:
         learned_text, task_text = (f"{steps:,.0f}" if steps else "never" for steps in (learned_steps, task_steps))
         text += f"; steps until the median agent solves a test: {learned_text} (task's reward: {task_text})"
@@ -130,17 +131,10 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
     return f"The learned reward {'helps' if helps else 'shows no clear gain'}: {text}."
 
 
-def _median_steps(outcome: "Outcome", config: "SearchConfig") -> float | None:
-    """Return the training steps after which the median agent solves its first test. None if it solves none, and if the
-    agents have no tests or the return that solves the game is unknown."""
-    _, median, *_ = describe(outcome, config).get("first", [None, None])  # quartiles
-    return median
-
-
 def iqm_text(summary: dict[str, Any]) -> str:
     """Return the interquartile mean of `describe`'s numbers and its interval, such as ``500.0 [499.1, 500.0]``."""
-    has_interval = summary["iqm_low"] is not None
-    return with_interval(summary["iqm"], (summary["iqm_low"], summary["iqm_high"]) if has_interval else None)
+    bounds = (summary["iqm_low"], summary["iqm_high"])
+    return with_interval(summary["iqm"], None if None in bounds else bounds)
 
 
 # -- searches for hyperparameters --------------------------------------------------------------------------------------
@@ -187,9 +181,8 @@ def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
     converted = []
     for trial in trials:
         raw = {name: trial["raw"][name] for name in dimensions}
-        score = trial["best"]["score"] if trial["best"] else None
-        state = TrialState.COMPLETE if trial["best"] else TrialState.FAIL
-        converted.append(create_trial(state=state, params=raw, distributions=dimensions, value=score))
+        result: dict[str, Any] = {"value": trial["best"]["score"]} if trial["best"] else {"state": TrialState.FAIL}
+        converted.append(create_trial(params=raw, distributions=dimensions, **result))
     return converted
 
 

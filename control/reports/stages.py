@@ -96,13 +96,12 @@ def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float,
     """Return the learning curves of `race` by the name of the reward. A point of a curve has the tag, the mean or the
     median return of the agents, and their steps. Empty without a race."""
     race = results.get("race", {"arms": {}})
-    curves: dict[str, list[tuple[str, float, int]]] = {}
-    for reward, arm in race["arms"].items():
-        curves[reward] = []
-        for number, returns in enumerate(zip(*arm["curves"], strict=True), start=1):  # tests
+    curves: dict[str, list[tuple[str, float, int]]] = {reward: [] for reward in race["arms"]}
+    for reward, points in curves.items():
+        for number, returns in enumerate(zip(*race["arms"][reward]["curves"], strict=True), start=1):  # tests
             steps = number * race["test_every"]
-            curves[reward] += [("race/return_mean", statistics.fmean(returns), steps)]
-            curves[reward] += [("race/return_median", statistics.median(returns), steps)]
+            points.append(("race/return_mean", statistics.fmean(returns), steps))
+            points.append(("race/return_median", statistics.median(returns), steps))
     return curves
 
 

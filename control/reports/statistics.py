@@ -34,8 +34,7 @@ def interval(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> tupl
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < MIN_RUNS:
         return None
-    indices = np.random.default_rng(0).integers(len(runs), size=(RESAMPLES, len(runs)))
-    resampled = runs[indices]  # [RESAMPLES, N, ...]
+    (resampled,) = _resample([runs])  # [RESAMPLES, N, ...]
     return _bounds(statistic(resampled, 1))
 
 

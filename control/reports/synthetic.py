@@ -119,17 +119,15 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
     spaces = spaces_of(proxy.game)
-    histogram_samples = dict(samples)
+    columns = samples
     if spaces.one_hot:  # a histogram of cells, instead of one for each cell
-        for kind, states_and_rewards in samples.items():
-            cells, rewards = states_and_rewards[:, :-1].argmax(1), states_and_rewards[:, -1]
-            histogram_samples[kind] = np.stack([cells, rewards], 1)
-    has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
-    draw: Any = draw_cell_rewards if has_table else draw_rewards
+        columns = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
     style = style_of(settings.run).with_svg()
     path = style.path(folder, "behaviour")
-    draw_histograms(path, histograms(histogram_samples, proxy.game, is_bandit), style)
+    draw_histograms(path, histograms(columns, proxy.game, is_bandit), style)
     if is_bandit:
+        has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
+        draw: Any = draw_cell_rewards if has_table else draw_rewards
         draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
     return path
 
