@@ -243,17 +243,13 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
         if spaces.keys() != _SPACES | set(kind.spaces) or actions.keys() not in ({"n"}, {"low", "high"}):
             return False
         bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
-        counts = [size, actions.get("n", len(bounds))]
-        numbers = [number for pair in bounds for number in pair]
-        if limit is not None:
-            counts.append(limit)
-        if max_return is not None:
-            numbers.append(max_return)
-        if not all(type(count) is int and 1 <= count < 2**63 for count in counts):  # they fit into int64
-            return False
-        if not all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers):
-            return False
-        are_ordered = all(np.float32(low) < np.float32(high) for low, high in bounds)  # also after rounding to float32
-        return are_ordered and kind.fits(config, spaces)
+        counts = [size, actions.get("n", len(bounds)), 1 if limit is None else limit]
+        numbers = [0 if max_return is None else max_return, *(number for pair in bounds for number in pair)]
+        return (
+            all(type(count) is int and 1 <= count < 2**63 for count in counts)  # they fit into int64
+            and all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers)
+            and all(np.float32(low) < np.float32(high) for low, high in bounds)  # also after rounding to float32
+            and kind.fits(config, spaces)
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return False

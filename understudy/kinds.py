@@ -194,15 +194,13 @@ def _reward_fits(config: Json, spaces: Json) -> bool:
     """Return whether the names in ``spaces["info"]`` are valid, with at least one if the mode reads info, and whether
     center and spread of inputs, unless they are empty, have the size of an observation."""
     info, (size,) = spaces["info"], spaces["obs_shape"]
-    input_scales = [config[name] for name in ("rn_input_center", "rn_input_spread") if config[name]]
     valid_names = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)
-    if not valid_names or (MODES[config["mode"]].info and not info):
-        return False
-    return all(len(values) == size for values in input_scales)
+    has_needed_info = bool(info) or not MODES[config["mode"]].info
+    fits_inputs = all(len(config[name]) in (0, size) for name in ("rn_input_center", "rn_input_spread"))
+    return valid_names and has_needed_info and fits_inputs
 
 
 MOST_EXPONENT = 30.0  # largest exponent of symexp
-_REWARD_DEFAULTS = {"rn_output": "linear"}
 _REWARD = NETWORKS | {
     "mode": choice(*MODES),
     "rn_output_scale": Setting(is_number, "number"),
@@ -219,7 +217,7 @@ KINDS: dict[str, Kind] = {
         "reward network",
         _REWARD,
         _reward_shapes,
-        defaults=_REWARD_DEFAULTS,
+        defaults={"rn_output": "linear"},
         spaces=("info",),
         fits=_reward_fits,
         used_by="understudy.RewardWrapper",

@@ -182,12 +182,7 @@ def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.nda
         return lambda state, action: form(one_hot[action] - one_hot[target(state).argmax(-1)], -1)
     low, high = (np.array(actions[name], np.float32) for name in ("low", "high"))
     middle, half = (low + high) / 2, (high - low) / 2
-
-    def target_reward(state: np.ndarray, action: np.ndarray) -> np.ndarray:
-        difference = np.clip((action - middle) / half, -1, 1) - np.clip(target(state), -1, 1)
-        return np.asarray(form(difference, -1), np.float32)
-
-    return target_reward
+    return lambda state, action: form(np.clip((action - middle) / half, -1, 1) - np.clip(target(state), -1, 1), -1)
 
 
 class Episodes:
@@ -236,13 +231,6 @@ def _acrobot(seeds: np.ndarray) -> np.ndarray:
     return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
 
 
-def _cell_starts(num_cells: int, start: int) -> Starts:
-    """Return a function that gives the cell ``start`` of ``num_cells``, one-hot, for every seed."""
-    obs = np.zeros(num_cells, np.float32)
-    obs[start] = 1
-    return lambda seeds: np.tile(obs, (*seeds.shape, 1))
-
-
 def _mountaincar(seeds: np.ndarray) -> np.ndarray:
     """Return a position uniform on [-0.6, -0.4), and speed 0."""
     position = uniform(seeds, 1) * 0.2 - 0.6
@@ -255,6 +243,7 @@ def _pendulum(seeds: np.ndarray) -> np.ndarray:
     return np.stack((np.cos(angle), np.sin(angle), speed), -1).astype(np.float32)
 
 
+_CELL_STARTS = {name: _table_starts(np.eye(cells, dtype=np.float32)[[start]]) for name, (cells, start) in _MAPS.items()}
 _FORMULAS = {
     "CartPole-v0": _cartpole,
     "CartPole-v1": _cartpole,
@@ -262,8 +251,8 @@ _FORMULAS = {
     "MountainCar-v0": _mountaincar,
     "MountainCarContinuous-v0": _mountaincar,
     "Pendulum-v1": _pendulum,
-    "CliffWalking-v1": _cell_starts(*_MAPS["Cliff"]),
-    **{f"understudy/{name}-v0": _cell_starts(*cells_and_start) for name, cells_and_start in _MAPS.items()},
+    "CliffWalking-v1": _CELL_STARTS["Cliff"],
+    **{f"understudy/{name}-v0": starts for name, starts in _CELL_STARTS.items()},
 }
 
 

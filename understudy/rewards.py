@@ -81,9 +81,7 @@ class _LearnedReward:
         """Return phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
-        inputs = []
-        if self.mode.state:
-            inputs.append((obs - self._center) / self._spread)
+        inputs = [(obs - self._center) / self._spread] if self.mode.state else []
         if self.mode.info:
             inputs.append(info)
         (weight, bias), *later_layers = self._layers
@@ -190,11 +188,8 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     def _flatten(self, obs: Any) -> np.ndarray:
         space = self.env.single_observation_space
-        rows = [
-            np.asarray(gym.spaces.flatten(space, row_obs), np.float32)
-            for row_obs in gym.vector.utils.iterate(self.env.observation_space, obs)
-        ]
-        return np.stack(rows).reshape(len(rows), -1)
+        row_obs = gym.vector.utils.iterate(self.env.observation_space, obs)
+        return np.stack([np.asarray(gym.spaces.flatten(space, row), np.float32).ravel() for row in row_obs])
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)

@@ -206,11 +206,9 @@ class AgentModule(RunModule):
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
         columns = {"steps": f"{self.steps_a_seed():10,}"}
-        return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
-        columns["return"] = number_text(means[return_tag]) if return_tag in means else ""
-        for mode in self.loop.evaluation_modes:
-            tag = f"eval/return_{mode}"
-            columns[mode] = number_text(means[tag]) if tag in means else ""
+        return_tags = {"return": tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING}
+        return_tags |= {mode: f"eval/return_{mode}" for mode in self.loop.evaluation_modes}
+        columns |= {name: number_text(means[tag]) if tag in means else "" for name, tag in return_tags.items()}
         if tags.REWARD_RATE in means:  # an environment without episodes
             columns["reward rate"] = f"{means[tags.REWARD_RATE]:.4f}"
         columns["loss"] = ""

@@ -52,12 +52,10 @@ class Board:
         add the hyperparameters to TensorBoard's page HPARAMS, which takes the metrics from the scalars."""
         highlighted = hyperparameters(settings)
         values = effective_values(settings) | {"seed": seed}
-        rows = []
+        lines = ["Settings in bold are also on the page HPARAMS.\n", "| setting | value |", "| --- | --- |"]
         for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
             label = f"**{name}**" if name in highlighted else name
-            rows.append(f"| {label} | `{as_word(values[name], ',')}` |")
-        heading = "Settings in bold are also on the page HPARAMS.\n"
-        lines = [heading, "| setting | value |", "| --- | --- |", *rows]
+            lines.append(f"| {label} | `{as_word(values[name], ',')}` |")
         self.writer.add_text("settings", "\n".join(lines), steps)
         self.add_hyperparameters(highlighted, seed, steps)
 
@@ -88,16 +86,15 @@ class Board:
             return
         with Image.open(path) as picture:
             width, height = picture.size
-        rgb = 3  # the number of this colour space in TensorBoard's format
-        image = Summary.Image(height=height, width=width, colorspace=rgb, encoded_image_string=path.read_bytes())
+        # The colour space 3 is RGB.
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
         _add_value(self.writer, Summary.Value(tag=tag, image=image), steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
         """Add a histogram of the finite ``numbers``, if there are any."""
         values = numbers.detach().cpu().double()
-        values = values[values.isfinite()]
-        if len(values):
-            self.writer.add_histogram(tag, values, steps)
+        if values.isfinite().any():
+            self.writer.add_histogram(tag, values[values.isfinite()], steps)
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
@@ -111,12 +108,9 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     defaults, values = default_settings(settings), effective_values(settings)
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     learning_settings = {name for config in settings.configs for name in names_with(config, "hparam")}
-    other_settings = {}
-    for name, value in values.items():
-        is_changed = name in settings.explicit_names or value != defaults.get(name)
-        if name == "lr" or (name in learning_settings and is_changed):
-            other_settings[name] = value
-    return identity | other_settings | command
+    changed = {name for name in values if name in settings.explicit_names or values[name] != defaults.get(name)}
+    shown_names = (learning_settings & changed) | {"lr"}
+    return identity | {name: value for name, value in values.items() if name in shown_names} | command
 
 
 def show_learned(folder: Path, seed: int, setup: Mapping[str, Any], results: Mapping[str, Any], figure: Path) -> None:

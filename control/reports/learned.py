@@ -8,16 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.figures import (
-    COLOURS,
-    DEFAULT_STYLE,
-    GREY,
-    WIDTH,
-    figure_panels,
-    narrow_file,
-    rows,
-    set_row_labels,
-)
+from control.reports import figures
 from control.reports.html import Picture, data_url, render_page
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.reports.tables import Table
@@ -43,7 +34,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
         _draw(folder / FIGURE, results)
         alt = "Returns of random play, a constant action, the teacher, its clone and new agents; the numbers follow"
         wide = (folder / FIGURE).with_suffix(".svg")
-        drawing = Picture(data_url(wide), alt, narrow=data_url(narrow_file(wide)))
+        drawing = Picture(data_url(wide), alt, narrow=data_url(figures.narrow_file(wide)))
     is_good = not any(result.get("failed") for result in results.values())
     env_id = IDS.get(game, game)
     page = render_page(
@@ -92,12 +83,13 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
     race, scores = results.get("race"), exam_scores(results)
     means = [score["mean"] for score in scores.values()]
     errors = [2 * score["error"] for score in scores.values()]
-    colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in scores]
-    size = (WIDTH, 0.8 + 0.28 * len(scores))  # inches
-    with figure_panels(path, rows(2 if race else 1), size, DEFAULT_STYLE.with_svg()) as (axis, *race_axes):
-        axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
+    colours = [figures.COLOURS[0] if name.endswith(" on the bandit") else figures.GREY for name in scores]
+    cells, size = figures.rows(2 if race else 1), (figures.WIDTH, 0.8 + 0.28 * len(scores))  # inches
+    style = figures.DEFAULT_STYLE.with_svg()
+    with figures.figure_panels(path, cells, size, style) as (axis, *race_axes):
+        axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=figures.GREY, elinewidth=1)
         axis.scatter(means, range(len(scores)), c=colours, zorder=3)
-        set_row_labels(axis, list(scores))
+        figures.set_row_labels(axis, list(scores))
         axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(coloured: trained on the bandit)")
         axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
         if race:
@@ -107,13 +99,13 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
     """Draw the learning curves of agents with the learned reward and with the task's reward."""
     labels = {"learned": "learned reward", "task": "task's reward"}
-    for (reward, label), colour, dashes in zip(labels.items(), COLOURS[2:], ("-", "--"), strict=False):
+    for (reward, label), colour, dashes in zip(labels.items(), figures.COLOURS[2:], ("-", "--"), strict=False):
         curves = np.array(race["arms"][reward]["curves"])  # [N, T]
         steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
         axis.plot(steps, np.median(curves, 0), color=colour, linestyle=dashes, label=label)
         axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to teacher"
-    axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle=":", label=goal_label)
+    axis.axhline(race["solved"], color=figures.GREY, linewidth=0.8, linestyle=":", label=goal_label)
     title = f"Race: {race['agents']} {race['agent']} agents on the task"
     axis.set(xlabel="thousand steps on the task", ylabel="median return", title=title)
     axis.legend(loc="best", frameon=True, edgecolor="none")

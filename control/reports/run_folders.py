@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -169,25 +168,22 @@ class ReportGroup(Group):
     def tag(self) -> str:
         """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have. Without one, the
         first other tag that all runs have, or else that some runs have. Empty if no return was logged."""
-        statistics = self.summary["over_seeds"]
-        num_seeds = {tag: numbers["n"] for tag, numbers in statistics.items()}
-        num_seeds[tags.HELD_OUT_RETURN] = len(self._held_out)
-        for tag in (*_RESULTS, *statistics):
-            if num_seeds.get(tag) == len(self.runs):
+        for tag in (*_RESULTS, *self.statistics):
+            if tag in self.statistics and self.statistics[tag]["n"] == len(self.runs):
                 return tag
-        return next(iter(statistics), "")  # the first one
+        return next(iter(self.summary["over_seeds"]), "")  # the first one
 
-    @property
-    def _held_out(self) -> list[float]:
-        """Mean held-out returns of the winners of searches, one for each run that has been evaluated."""
+    @cached_property
+    def statistics(self) -> dict[str, Any]:
+        """Statistics over seeds of each result by tag, as `over_seeds` returns them. Held-out returns of the winners of
+        searches are in scores.json, and all other results in the summary of the metrics."""
         means = [folder.scores.get("mean") for folder in self.folders]
-        return [float(mean) for mean in means if isinstance(mean, int | float) and math.isfinite(mean)]
+        held_out = [float(mean) for mean in means if isinstance(mean, int | float)]
+        return self.summary["over_seeds"] | {tags.HELD_OUT_RETURN: tables.over_seeds(held_out)}
 
     @property
     def result(self) -> dict[str, Any]:
-        """Statistics of the result over seeds, as `over_seeds` returns them."""
-        # Held-out returns are in scores.json, and all other results in the summary of the metrics.
-        return self.summary["over_seeds"].get(self.tag) or tables.over_seeds(self._held_out)
+        return self.statistics[self.tag]
 
     @cached_property
     def game(self) -> str:

@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from control.cli.files import read_json
-from control.reports.figures import (
-    COLOURS,
-    DEFAULT_STYLE,
-    GREY,
-    INK,
-    WIDTH,
-    FigureStyle,
-    check_writable,
-    figure_file,
-    figure_panels,
-    rows,
-    set_row_labels,
-)
+from control.reports import figures
+from control.reports.figures import DEFAULT_STYLE, FigureStyle
 from control.reports.tables import Score, with_interval
 from models.settings import SettingError
 
@@ -214,8 +203,8 @@ def plot_search(folder: Path, style: FigureStyle = DEFAULT_STYLE, out: Path | No
         raise SettingError(f"{folder} has {num_scored} trials with a score; allowed: at least {FEWEST}", "plot")
     if all(len(entry["values"]) == 1 for entry in space.values()):
         raise SettingError(f"{folder} has no hyperparameter that varies", "plot")
-    target = figure_file(out or folder / "importance.png", style=style)
-    check_writable("plot_out", target)
+    target = figures.figure_file(out or folder / "importance.png", style=style)
+    figures.check_writable("plot_out", target)
     importance_figure({"space": space, "trials": trials}, target, style)
     return target
 
@@ -236,14 +225,14 @@ def importance_figure(
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
     # In inches, of the importances (a bar has 0.17) and of the panels of scores.
     heights = [max(1.5, 0.17 * len(importance) + 0.7), 1.7]
-    size = (WIDTH, sum(heights))
-    with figure_panels(target, rows(1, len(top)), size, style, numbers_file, note=note, heights=heights) as axes:
+    cells, size = figures.rows(1, len(top)), (figures.WIDTH, sum(heights))
+    with figures.figure_panels(target, cells, size, style, numbers_file, note=note, heights=heights) as axes:
         bars, *panels = axes
         for position, (name, value) in enumerate(importance.items()):
-            bars.barh(position, value, color=COLOURS[0] if name in top else GREY, alpha=0.7)
+            bars.barh(position, value, color=figures.COLOURS[0] if name in top else figures.GREY, alpha=0.7)
             bounds = np.percentile([values[name] for values in resampled], [2.5, 97.5])
-            bars.plot(bounds, [position, position], color=INK, linewidth=1)
-        set_row_labels(bars, list(importance))
+            bars.plot(bounds, [position, position], color=figures.INK, linewidth=1)
+        figures.set_row_labels(bars, list(importance))
         bars.set(xlabel="importance")
         for axis, name in zip(panels, top, strict=True):
             _draw_values(axis, name, space[name], trials)
@@ -266,6 +255,6 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
         axis.set_xticks([low, high], [f"{low:g}", f"{high:g}"])
         axis.minorticks_off()
     is_best = scores >= np.quantile(scores, 1 - _BEST)
-    axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=GREY)
-    axis.scatter(np.array(values)[is_best], scores[is_best], s=8, color=COLOURS[1])
+    axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=figures.GREY)
+    axis.scatter(np.array(values)[is_best], scores[is_best], s=8, color=figures.COLOURS[1])
     axis.set(xlabel=label, ylabel="score")
