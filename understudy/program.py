@@ -104,7 +104,6 @@ class Program:
         return outputs[:, : self._size], outputs[:, self._size], terminated  # state, reward, done
 
     def _starts_of(self, proxy: Proxy) -> Starts:
-        """Return the function that `first_states` calls."""
         if "states.table" in proxy.tensors:
             return _table_starts(proxy.tensors["states.table"])
         if proxy.config.get("first_states") == "cells":
@@ -114,7 +113,6 @@ class Program:
         (weight, bias), *layers = join_networks(proxy.tensors, ["initial"])
 
         def network_starts(seeds: np.ndarray) -> np.ndarray:
-            """Run the initial-state network on normal noise, which is hashed from the seeds."""
             hidden = normal(seeds, len(weight)).astype(np.float32) @ weight + bias  # ``weight`` is [in, out]
             return run_layers(hidden, layers, self._activation)
 

@@ -189,7 +189,6 @@ class _FilmedEpisodes:
         self._frame = enlarged(self.environment.frame(0, 0))
 
     def picture(self) -> Frame:
-        """Return the current picture with its text below."""
         lines = [[self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"]]
         if self.actor.caption:
             lines.insert(0, [self.actor.caption])

@@ -118,7 +118,6 @@ class AgentModule(RunModule):
         return actions if is_batch else actions[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Run `forward` on the observations, which are the ``batch`` or its first part."""
         return self(batch[0] if isinstance(batch, list | tuple) else batch)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -225,6 +224,5 @@ class AgentModule(RunModule):
 
 
 def _finite_mean(values: Tensor) -> float | None:
-    """Return the mean of the finite ``values [M]``, None if there are none."""
     finite = values[values.isfinite()]
     return float(finite.mean()) if len(finite) else None

@@ -57,7 +57,6 @@ class Progress(Callback):
         module.watch = lambda fraction: self.meter.show(fraction, label)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Show the progress of the run while the epoch goes on."""
         number = trainer.current_epoch + 1
         self._fraction = module.finished_fraction()
         is_first = number == module.epochs_before + 1

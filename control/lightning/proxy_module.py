@@ -77,7 +77,6 @@ class ProxyModule(RunModule):
         return self.stages.forward(self.mean.detach(), *inputs, **options)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """Run `forward` on a batch of inputs, for example states and actions."""
         return self(*batch)
 
     def save(self, path: str | Path, **description: Any) -> None:
@@ -211,7 +210,6 @@ class ProxyModule(RunModule):
         return add_visited_states(mean, self.stages, self.settings.run.seed, generation, self.count_real_steps)
 
     def count_real_steps(self, steps: int) -> None:
-        """Count steps in the real environment."""
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
@@ -229,12 +227,10 @@ class ProxyModule(RunModule):
 
     @property
     def evolution(self) -> EvolutionStrategy:
-        """Return the trainer's `EvolutionStrategy`."""
         return next(callback for callback in self.trainer.callbacks if isinstance(callback, EvolutionStrategy))  # type: ignore[attr-defined]
 
     @property
     def archive(self) -> Archive:
-        """Return the archive of the search's best means."""
         return self.evolution.archive
 
     def configure_callbacks(self) -> list[pl.Callback]:
@@ -265,7 +261,6 @@ class ProxyModule(RunModule):
         return columns | {self.real_label: f"{self.real_steps:10,}"}
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return the mean's parameters by network, for TensorBoard."""
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 

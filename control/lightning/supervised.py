@@ -118,7 +118,6 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 
     def columns(self) -> dict[str, str]:
-        """Return the errors of the mean on held-out transitions as texts."""
         labels = {"state": "obs_loss", "reward": "reward_loss", "end": "termination_loss"}
         labels |= {"missed": "ends_missed", "false": "ends_false", "rollout": "rollout_error"}
         return {label: f"{self.errors[name]:.2g}" for label, name in labels.items()}

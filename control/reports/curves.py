@@ -14,8 +14,6 @@ from control.reports.tags import FITNESS, REWARD_RATE, TAGS, of_search
 from envs.names import reward_threshold
 from models.settings import UserError
 
-# -- panels ------------------------------------------------------------------------------------------------------------
-
 STEPS_LABEL = "environment steps"
 SEARCH_STEPS_LABEL = "training steps of all agents"
 RETURN_LABEL = "return (sum of rewards)"
@@ -53,9 +51,6 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
     limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
     for axis in axes:
         getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
-
-
-# -- reference levels --------------------------------------------------------------------------------------------------
 
 
 class Level(NamedTuple):
@@ -98,8 +93,6 @@ def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "
             transform = axis.get_yaxis_transform()  # x as a fraction of the panel, y as a value
             axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
 
-
-# -- curves ------------------------------------------------------------------------------------------------------------
 
 GRID_POINTS = 200
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points

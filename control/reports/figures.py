@@ -86,9 +86,6 @@ def style_of(run: Any) -> FigureStyle:
     return FigureStyle(run.plot_theme, tuple(formats), run.plot_log)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:
     """Print the table ``text``, call ``draw(target)`` to write its figure, and write the numbers as JSON beside it.
     Raises SettingError about the ``setting`` if a file cannot be written, before anything is printed."""
@@ -141,8 +138,6 @@ def check_writable(setting: str, *paths: Path) -> None:
         line = f"{setting} is '{paths[0]}', which cannot be written: {error.strerror}"
         raise SettingError(line) from error
 
-
-# -- layout ------------------------------------------------------------------------------------------------------------
 
 Cells = list[list[int]]
 """Layout of a page: the numbers of the panels in each row. A panel may span several cells."""

@@ -97,7 +97,6 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
-    """Draw the learning curves of agents with the learned reward and with the task's reward."""
     labels = {"learned": "learned reward", "task": "task's reward"}
     for (reward, label), colour, dashes in zip(labels.items(), figures.COLOURS[2:], ("-", "--"), strict=False):
         curves = np.array(race["arms"][reward]["curves"])  # [N, T]

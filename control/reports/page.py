@@ -150,7 +150,6 @@ def _learn_pages(folders: Iterable[RunFolder], target: Path) -> list[str]:
 
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
-    """Return sentences that explain the numbers in the tables of results."""
     shown_tags = [tag for group in groups for tag in group.summary["over_seeds"]]
     if len(groups) > 1:  # the table of results has the tag of each result
         shown_tags = [group.tag for group in groups if group.tag] + shown_tags
@@ -201,7 +200,6 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
 
 
 def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
-    """Return a table for each group, with a row for each seed."""
     seed_tables = []
     for group in groups:
         header, *rows = tables.seed_table(group.summary).rows
@@ -234,7 +232,6 @@ def _page_figures(figure: Figure, page_title: str) -> list[Picture]:
 
 
 def _pictures(folder: RunFolder) -> Iterator[Picture]:
-    """Yield the pictures that show the result of a search."""
     for stem, title in _PICTURES.items():
         if path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
             narrow = folder.file(f"{stem}_narrow.svg")

@@ -95,7 +95,6 @@ class Figure:
 
     @cached_property
     def levels(self) -> dict[str, list[curves.Level]]:
-        """Reference levels of each environment."""
         return {game: curves.solved_levels(arms[0].names[0]) for game, arms in self.arms_by_game.items()}
 
     @cached_property
@@ -189,9 +188,6 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path | 
     return path
 
 
-# -- arms and their names ----------------------------------------------------------------------------------------------
-
-
 def figure_of(groups: Sequence[Group]) -> Figure:
     labels, title = distinct_labels([group.names for group in groups])
     summary = {}
@@ -283,9 +279,6 @@ def _file_stem(games: Collection[str], labels: Collection[str], style: FigureSty
     if style.log:
         words.append("log")
     return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]  # not too long for a file system
-
-
-# -- drawing -----------------------------------------------------------------------------------------------------------
 
 
 def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None = None) -> list[Path]:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from control.evolution.inner_loop import Outcome
     from models.proxies.search import SearchConfig
 
-# -- searches for proxies ----------------------------------------------------------------------------------------------
-
 
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     """Return statistics of the mean returns and the training steps of N agents, as data for JSON.
@@ -125,8 +123,6 @@ def iqm_text(summary: dict[str, Any]) -> str:
     bounds = (summary["iqm_low"], summary["iqm_high"])
     return with_interval(summary["iqm"], None if None in bounds else bounds)
 
-
-# -- searches for hyperparameters --------------------------------------------------------------------------------------
 
 TRIALS = "trials.json"  # in the folder of a search
 FEWEST = 10  # minimum number of trials with a score

@@ -254,7 +254,6 @@ class Verdict(Baselines):
         return f"the teacher is {teacher.failure_to_exceed(constant)} the best constant action"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the verdict as data for JSON."""
         solved = self.passed and not self.is_unsolved
         return {"passed": self.passed, "solved": solved, "sentence": self.sentence} | dataclasses.asdict(self)
 
