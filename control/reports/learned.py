@@ -93,7 +93,7 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
         axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task\n(coloured: trained on the bandit)")
         axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
         if race:
-            _draw_race(*race_axes, race)
+            _draw_race(race_axes[0], race)
 
 
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:

@@ -83,21 +83,21 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     is_inside = (commands >= lows) & (commands <= highs)  # [M, C]
     masks = (is_inside, ~is_inside, np.ones_like(is_inside))  # in the order of `REGIONS`
-    bounds = _interval(obtained.transpose(0, 2, 1))  # [M, E, C]
     return {
         "commanded": commands.tolist(),
         "seen": np.concatenate([lows, highs], 1).tolist(),
         "obtained": obtained.mean(2).tolist(),
         "mean": obtained.mean((0, 2)).tolist(),
-        "interval": None if bounds is None else np.stack(bounds, 1).tolist(),
+        "interval": _interval(obtained.transpose(0, 2, 1)),  # of [M, E, C]
         "regions": {name: _region(commands, obtained, mask) for name, mask in zip(REGIONS, masks, strict=True)},
     }
 
 
-def _interval(results: Array) -> tuple[Array, Array] | None:
-    """Return the two ends ``[...]`` of the 95 % interval of the mean of ``results [M, E, ...]`` over M seeds and E
-    episodes. The bootstrap is over seeds or, with fewer than three, over episodes."""
-    return interval(results.mean(1) if len(results) >= MIN_RUNS else results.mean(0))
+def _interval(results: Array) -> list[Any] | None:
+    """Return the 95 % interval ``[..., 2]`` of the mean of ``results [M, E, ...]`` over M seeds and E episodes, as
+    lists. The bootstrap is over seeds or, with fewer than three, over episodes."""
+    bounds = interval(results.mean(1) if len(results) >= MIN_RUNS else results.mean(0))
+    return None if bounds is None else np.stack(bounds, -1).tolist()
 
 
 def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
@@ -111,9 +111,7 @@ def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
     pairs = [(commands[row], seed_returns[row].T) for row, seed_returns in zip(mask, returns, strict=True)]
     for name, statistic in _STATISTICS.items():
         estimates = np.array([[statistic(x, y) for y in seed_returns] for x, seed_returns in pairs])  # [M, E]
-        bounds = _interval(estimates)
-        ends = None if bounds is None else [float(bound) for bound in bounds]
-        region[name] = {"value": float(estimates.mean()), "interval": ends}
+        region[name] = {"value": float(estimates.mean()), "interval": _interval(estimates)}
     return region
 
 
@@ -123,11 +121,9 @@ def table(numbers: dict[str, Any]) -> str:
     for mode, results in numbers["modes"].items():
         table_rows = [[mode, "commands", "episodes", *NAMES.values()]]
         for name, region in results["regions"].items():
-            row = [name, f"{region['commands']}", f"{region['episodes']:,}"]
-            for statistic in NAMES:
-                estimate = region[statistic]
-                row.append(with_interval(estimate["value"], estimate["interval"], digits=2) if estimate else "-")
-            table_rows.append(row)
+            estimates = [region[statistic] for statistic in NAMES]
+            texts = [with_interval(e["value"], e["interval"], digits=2) if e else "-" for e in estimates]
+            table_rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *texts])
         tables.append(str(Table(table_rows)))
     return "\n\n".join(tables)
 

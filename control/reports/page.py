@@ -264,8 +264,8 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
     rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
     for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
         # Different values in the folders of one group are separated by ``|``.
-        texts = [dict.fromkeys(folder.setting_texts.get(name, "-") for folder in group.folders) for group in groups]
-        values = [" | ".join(group_texts) for group_texts in texts]
+        texts_by_group = [[folder.setting_texts.get(name, "-") for folder in group.folders] for group in groups]
+        values = [" | ".join(dict.fromkeys(group_texts)) for group_texts in texts_by_group]
         flags = flags_by_name.get(name, [])  # empty if the default is unknown
         defaults = dict.fromkeys(setting_text(flag.default) for flag in flags)
         meaning = SOURCES.sub("", flags[0].meta["help"]) if flags else "-"

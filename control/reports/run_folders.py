@@ -287,11 +287,10 @@ class ReportGroup(Group):
     def _solved_steps(self, runs: Sequence[Run]) -> list[int]:
         """Return the steps of the first evaluations that solve the environment, without ``runs`` that have none. Empty
         for searches."""
-        steps: list[int] = []
-        for run in runs if self.solved is not None and not self.is_search else ():
-            env_steps, values = run.points(self.tag, "env_steps")
-            steps += env_steps[values >= self.solved][:1].astype(int).tolist()
-        return steps
+        if self.solved is None or self.is_search:
+            return []
+        points = [run.points(self.tag, "env_steps") for run in runs]
+        return [int(step) for env_steps, values in points for step in env_steps[values >= self.solved][:1]]
 
     @property
     def steps(self) -> str:

@@ -219,8 +219,7 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
         actions, reward = action_rewards(proxy, states, coordinate)
         for column, name in enumerate(state_names(proxy.game, states.shape[1])):
             panels.append((name, coordinate, actions, *in_bins(reward, states[:, column])))
-    effects = [_effect(means) for *_, means in panels]
-    strongest = sorted(range(len(panels)), key=effects.__getitem__, reverse=True)[:_MAX_PANELS]
+    strongest = np.argsort([-_effect(means) for *_, means in panels], kind="stable")[:_MAX_PANELS]
     shown_panels = [panels[number] for number in sorted(strongest)]  # in the order of the state
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on; other numbers of an action are at the middle of their ranges"

@@ -42,15 +42,11 @@ class Table:
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
         """Return a line of text for each row, with the first column aligned to the left and the others to the right.
         Columns are at least as wide as ``min_widths``, which align rows that are printed one by one."""
-        widths = list(min_widths) if min_widths else [0] * len(self.rows[0])
-        for row in self.rows:
-            widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
-        lines = []
-        for row in self.rows:
-            cells = [cell.rjust(width) for width, cell in zip(widths, row, strict=True)]
-            cells[0] = row[0].ljust(widths[0])
-            lines.append("  ".join(cells).rstrip())
-        return lines
+        widths = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
+        if min_widths:
+            widths = list(map(max, widths, min_widths))
+        rows = [[first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])] for first, *cells in self.rows]
+        return ["  ".join(row).rstrip() for row in rows]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -126,11 +122,9 @@ def summarise(group: Group) -> dict[str, Any]:
     returns = return_tags(group.runs)
     seeds: dict[str, dict[str, Any]] = {}
     for run in group.runs:
-        numbers: dict[str, Any] = {"epochs": len(run.columns["epoch"])}
-        numbers["env_steps"] = int(run.columns["env_steps"].max())
-        for tag in returns:
-            numbers[tag] = {"last": _none_if_nan(run.last(tag)), "best": _none_if_nan(run.best(tag))}
-        seeds[str(run.seed)] = numbers
+        counts = {"epochs": len(run.columns["epoch"]), "env_steps": int(run.columns["env_steps"].max())}
+        numbers = {tag: {"last": _none_if_nan(run.last(tag)), "best": _none_if_nan(run.best(tag))} for tag in returns}
+        seeds[str(run.seed)] = counts | numbers
     means = {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns}
     summary = {"seeds": seeds, "over_seeds": means}
     if RUNNING_MEAN in returns:
@@ -167,10 +161,8 @@ def seed_table(group: dict[str, Any], corner: str = "run") -> Table:
     units = ("generations", "steps of all agents") if of_search(returns) else ("epochs", "env steps")
     rows = [[corner, *units, *(TAGS[tag].short for tag in returns)]]
     for seed, numbers in group["seeds"].items():
-        row = [f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}"]
-        for tag in returns:
-            row.append(f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})")
-        rows.append(row)
+        scores = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in returns]
+        rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *scores])
     best = group.get("best_over_seeds", {})
     columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in returns]
     if len(group["seeds"]) > 1:

@@ -70,9 +70,7 @@ class Baselines:
         longest_episode = spaces.max_episode_steps or LONG
         most_actions = min(MOST_CANDIDATES, max(MOST_CONSTANTS, MOST_STEPS // (8 * longest_episode)))
         actions = constant_actions(spaces.actions, most_actions)
-        constants: dict[str, Act] = {
-            name: lambda obs, action=action: action.expand(len(obs), *action.shape) for name, action in actions.items()
-        }
+        constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
         # Episodes that were begun are finished. Therefore, if they may be long, fewer are played at once, so that the
         # choice takes about half of MOST_STEPS at most.
         most_round_steps = (len(constants) + 1) * longest_episode  # one episode of each policy
@@ -312,3 +310,8 @@ def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CA
         numbers = action if len(set(action)) > 1 else action[:1]  # equal numbers are named once
         constants[" ".join(f"{number:g}" for number in numbers)] = torch.tensor(action, dtype=torch.float32)
     return constants
+
+
+def _repeated(action: Tensor, obs: Tensor) -> Tensor:
+    """Return ``action`` for each of ``obs [N, *O]``."""
+    return action.expand(len(obs), *action.shape)

@@ -112,13 +112,11 @@ def create(run: RunConfig, search: bool = False) -> Path:
 
 def remove_empty(folder: Path, root: Path) -> None:
     """Remove ``folder`` and the folders above it, up to ``root``, as long as they are empty."""
-    for path in (folder, *folder.parents):
-        try:
+    with contextlib.suppress(OSError):  # a folder has files
+        for path in (folder, *folder.parents):
             path.rmdir()
-        except OSError:  # it has files
-            return
-        if path == root:
-            return
+            if path == root:
+                break
 
 
 def _version_number(path: Path) -> int:
