@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +59,6 @@ class Panel(NamedTuple):
 
     game: str
     tag: str
-    title: str
     arms: list[Arm]
 
 
@@ -237,8 +236,7 @@ def _figure(title: str, summary: dict[str, Any]) -> Figure:
             arm.curves[tag] = steps.reshape(num_steps), values.reshape(num_seeds, num_steps)  # raises for other shapes
         for tag in TAGS:
             results = [numbers[tag]["last"] for numbers in group["seeds"].values() if tag in numbers]
-            last = [result for result in results if result is not None]
-            if last:
+            if last := [result for result in results if result is not None]:
                 arm.scores[tag] = np.array(last, float)
         arms.append(arm)
     return Figure(title, summary, arms)
@@ -288,20 +286,16 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
     There must be something to draw. The first figure that is not empty is the file ``target``; the names of the others
     end in ``_losses`` and ``_scores``. A PNG stores the hash of the file ``numbers``.
     """
-    return_rows: list[list[Panel]] = []
-    loss_rows: list[list[Panel]] = []
-    for game, arms in figure.arms_by_game.items():
-        return_rows += _panel_rows(game, arms, "return")
-        loss_rows += _panel_rows(game, arms, "loss")
+    kinds: tuple[Kind, ...] = ("return", "loss")
+    returns, losses = ([_panels(game, arms, kind) for game, arms in figure.arms_by_game.items()] for kind in kinds)
     if len(figure.arms_by_game) == 1:
-        return_rows, loss_rows = return_rows + loss_rows, []
-    rows_by_figure = {"returns": return_rows, "losses": loss_rows}
-    rows_by_figure = {name: panel_rows for name, panel_rows in rows_by_figure.items() if panel_rows}
+        returns, losses = returns + losses, []
+    panels_by_figure = {name: panels for name, panels in (("returns", returns), ("losses", losses)) if any(panels)}
     tag, tasks = figure.comparison
-    first, *others = [*rows_by_figure, *(["scores"] if tasks else [])]
+    first, *others = [*panels_by_figure, *(["scores"] if tasks else [])]
     targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in others}
-    for name, panel_rows in rows_by_figure.items():
-        _draw_panels(targets[name], figure, panel_rows, style, numbers)
+    for name, panel_lists in panels_by_figure.items():
+        _draw_panels(targets[name], figure, panel_lists, style, numbers)
     if tasks:
         title = figure.heading([arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})])
         # Short names of other tags, such as "reward rate", need no addition.
@@ -312,22 +306,19 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
     return [file for path in targets.values() for file in figures.figure_files(path, style)]
 
 
-def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
-    """Return rows of at most three panels with the returns or losses (``kind``) of the ``arms`` in an environment.
-    Agents of different families have separate panels of losses, because one tag means different losses for them."""
+def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
+    """Return the panels with the returns or losses (``kind``) of the ``arms`` in an environment. Agents of different
+    families have separate panels of losses, because one tag means different losses for them."""
     logged_tags = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
     agents = [arm for arm in arms if not arm.is_search]  # searches have other tags
     common_tags = [tag for tag in logged_tags if all(tag in arm.curves for arm in agents)]
     panels: dict[tuple[str, str], Panel] = {}  # by tag and, for losses, family
     for tag in without_replaced(logged_tags, common_tags):  # without noisier tags of the same quantity
-        title = f"{game}: {TAGS[tag].title}" if game else TAGS[tag].title
         for arm in arms:
             if tag in arm.curves:
                 key = (tag, _family_of(arm) if kind == "loss" else "")
-                panel = panels.setdefault(key, Panel(game, tag, title, arms=[]))
-                panel.arms.append(arm)
-    remaining_panels = iter(panels.values())
-    return [list(islice(remaining_panels, length)) for length in figures.balanced(len(panels))]
+                panels.setdefault(key, Panel(game, tag, arms=[])).arms.append(arm)
+    return list(panels.values())
 
 
 def _family_of(arm: Arm) -> str:
@@ -336,14 +327,15 @@ def _family_of(arm: Arm) -> str:
 
 
 def _draw_panels(
-    target: Path, figure: Figure, rows: Sequence[Sequence[Panel]], style: FigureStyle, numbers: Path | None
+    target: Path, figure: Figure, panel_lists: Sequence[Sequence[Panel]], style: FigureStyle, numbers: Path | None
 ) -> None:
-    panels = [panel for row in rows for panel in row]
+    """Draw a figure with the panels of each list in separate rows, of three at most."""
+    panels = [panel for panel_list in panel_lists for panel in panel_list]
     arms = [arm for panel in panels for arm in panel.arms]
-    row_lengths = [len(row) for row in rows]
+    row_lengths = [length for panel_list in panel_lists for length in figures.balanced(len(panel_list))]
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
     title, note = figure.heading(arms), curves.CURVES_NOTE
-    cells, size = figures.rows(*row_lengths), (figures.WIDTH, row_height * len(rows))
+    cells, size = figures.rows(*row_lengths), (figures.WIDTH, row_height * len(row_lengths))
     with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
@@ -352,7 +344,8 @@ def _draw_panels(
             for arm in panel.arms:
                 steps, values = arm.curves[panel.tag]
                 curves.draw_curves(axis, steps, values, figure.colours[arm.label], arm.label, len(panel.arms) == 1)
-            figures.set_title(axis, panel.title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
+            panel_title = f"{panel.game}: {TAGS[panel.tag].title}".removeprefix(": ")
+            figures.set_title(axis, panel_title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
         for game, game_levels in figure.levels.items():
             axes_by_label: dict[str, list[Any]] = {}  # by label of the x axis: searches count the steps of all agents

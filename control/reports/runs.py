@@ -41,9 +41,7 @@ class Run:
 
     def points(self, tag: str, x: str = "epoch") -> tuple[Array, Array]:
         """Return ``(x [K], values [K])``: the K >= 0 finite values of a tag, and the column ``x`` of their rows."""
-        values = self.columns.get(tag)
-        if values is None:
-            return np.empty(0), np.empty(0)
+        values = self.columns.get(tag, np.full(len(self.columns[x]), np.nan))
         is_finite = np.isfinite(values)
         return self.columns[x][is_finite], values[is_finite]
 
