@@ -70,8 +70,7 @@ def load(name_or_path: str | Path) -> Proxy:
     :return: The content of the file.
     :raises ProxyError: There is none, or its content is not valid. The message suggests the nearest path or name.
     """
-    downloaded_file = fetch(name_or_path, PROXY_FILE)
-    if downloaded_file is not None:
+    if downloaded_file := fetch(name_or_path, PROXY_FILE):
         return _read(downloaded_file, label=downloaded_file)
     shipped_files = pretrained()
     try:

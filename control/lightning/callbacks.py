@@ -88,16 +88,15 @@ class Progress(Callback):
 
     def _say_solved(self, module: AgentModule) -> None:
         """At the first greedy evaluation that solves the environment, print how to end a run there."""
-        run = module.settings.run
-        score = module.score() if module.loop.score_tag == GREEDY and run.target_return is None else None
-        solved = None if score is None or self._solved_was_said else solved_return(run.gamename)
-        if score is None or solved is None or score < solved:
+        run, score = module.settings.run, module.score()
+        if self._solved_was_said or run.target_return is not None or module.loop.score_tag != GREEDY or score is None:
             return
-        self._solved_was_said = True
-        if module.best < solved:  # not before a resumed run was interrupted
-            steps = f"{module.env_steps.double().mean():,.0f}"
-            text = f"solved at step {steps}; --target_return {solved:g} would stop here"
-            tqdm.write(paint(wrap_text(text, sys.stdout), "dim", sys.stdout))
+        solved = solved_return(run.gamename)
+        if solved is not None and score >= solved:
+            self._solved_was_said = True
+            if module.best < solved:  # not before a resumed run was interrupted
+                text = f"solved at step {module.steps_a_seed():,}; --target_return {solved:g} would stop here"
+                tqdm.write(paint(wrap_text(text, sys.stdout), "dim", sys.stdout))
 
     def _print_row(self, module: RunModule, fraction: float) -> None:
         """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left.
@@ -141,15 +140,14 @@ class RunLog(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Write the epoch's row, and at evaluations the first member's histograms."""
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # [M] each
+        counts = {GRADIENT_STEPS: module.gradient_steps}
         elapsed = Meter.seconds() - self._start
         rows: list[dict[str, Any]] = []
         for member, key in enumerate(self._keys(module)):
             values = {tag: column[member] for tag, column in columns.items()} | {ELAPSED: elapsed}
-            rows.append(key | {GRADIENT_STEPS: module.gradient_steps} | values)
+            rows.append(key | counts | values)
             if module.boards:  # here, the epoch is a scalar like the values
-                scalars = {EPOCH: module.epoch} | values
-                if isinstance(module, AgentModule):
-                    scalars[GRADIENT_STEPS] = module.gradient_steps
+                scalars = {EPOCH: module.epoch} | values | (counts if isinstance(module, AgentModule) else {})
                 module.boards[member].add_scalars(scalars, key["env_steps"])
         self.metrics.append(*rows)
         if module.boards and module.is_evaluated():

@@ -117,10 +117,7 @@ def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array,
 
 def smooth(values: Array) -> Array:
     """Return the centred moving average over 2 % of the points, ``[K] -> [K]``. The window is smaller at both ends."""
-    half = round(len(values) * SMOOTH / 2)
-    if half == 0:
-        return values
-    window = np.ones(2 * half + 1)
+    window = np.ones(2 * round(len(values) * SMOOTH / 2) + 1)
     counts = np.convolve(np.ones(len(values)), window, "same")  # number of points in each window
     return np.convolve(values, window, "same") / counts
 

@@ -82,8 +82,7 @@ DEFAULT_STYLE = FigureStyle()
 
 def style_of(run: Any) -> FigureStyle:
     """Return the appearance in the settings of a run (`control.cli.settings.RunConfig`)."""
-    formats = dict.fromkeys(run.plot_format or ())  # without duplicates
-    return FigureStyle(run.plot_theme, tuple(formats), run.plot_log)
+    return FigureStyle(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)  # each format once
 
 
 def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:

@@ -70,12 +70,9 @@ def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float |
     :param curve: returns ``[N, T]`` of the agents in T tests.
     :param test_every: training steps between two tests.
     """
-    steps: list[float | None] = []
-    for level in (0.25, 0.5, 0.75, 1.0):
-        # "higher": an index of a test of one agent, not a mean of two.
-        index = float(np.quantile(tests.double().numpy(), level, method="higher"))
-        steps.append((index + 1) * test_every if index < curve.shape[1] else None)
-    return steps
+    # "higher": an index of a test of one agent, not a mean of two.
+    indices = np.quantile(tests.double().numpy(), (0.25, 0.5, 0.75, 1.0), method="higher").tolist()
+    return [(index + 1) * test_every if index < curve.shape[1] else None for index in indices]
 
 
 def speed_text(summary: dict[str, Any]) -> str:

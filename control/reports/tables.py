@@ -208,14 +208,9 @@ def with_margin(value: float, margin: float) -> str:
 def with_interval(value: float, bounds: Sequence[Any] | None, digits: int | None = None) -> str:
     """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, or the value alone without ``bounds``. Numbers
     have this many decimal ``digits`` or, by default, the format of `number_text`."""
-
-    def text(number: Any) -> str:
-        return number_text(float(number)) if digits is None else f"{float(number):.{digits}f}"
-
-    if not bounds:
-        return text(value)
-    low, high = bounds
-    return f"{text(value)} [{text(low)}, {text(high)}]"
+    numbers = map(float, (value, *(bounds or ())))
+    value_text, *ends = [number_text(number) if digits is None else f"{number:.{digits}f}" for number in numbers]
+    return f"{value_text} [{', '.join(ends)}]" if ends else value_text
 
 
 def seeds_text(counts: Sequence[int]) -> str:

@@ -31,12 +31,8 @@ Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv as
 def parent(run: RunConfig, search: bool = False) -> Path:
     """Return the folder of the run folders ``version_K`` of a run: ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME
     is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and ``tune`` for a hyperparameter ``search``."""
-    if search:
-        name = "tune"
-    elif run.num_seeds > 1:
-        name = f"seed_{run.seed}-{run.seed + run.num_seeds - 1}"
-    else:
-        name = f"seed_{run.seed}"
+    last_seed = f"-{run.seed + run.num_seeds - 1}" if run.num_seeds > 1 else ""
+    name = "tune" if search else f"seed_{run.seed}{last_seed}"
     return Path(run.logdir, safe_name(run.gamename), safe_name(run.exp_name), safe_name(run.implementation), name)
 
 
@@ -75,11 +71,9 @@ def find_proxy(path: Path) -> Path | None:
     such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
-    for folder in (path, newest(path)):
-        for name in (PROXY_FILE, BANDIT):
-            if folder is not None and (folder / name).exists():
-                return folder / name
-    return None
+    folders = (path, *version_folders(path)[-1:])
+    files = (folder / name for folder in folders for name in (PROXY_FILE, BANDIT))
+    return next(filter(Path.exists, files), None)
 
 
 def create(run: RunConfig, search: bool = False) -> Path:
