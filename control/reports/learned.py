@@ -37,10 +37,13 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
         drawing = Picture(data_url(wide), alt, narrow=data_url(figures.narrow_file(wide)))
     is_good = not any(result.get("failed") for result in results.values())
     env_id = IDS.get(game, game)
+    steps = {name: results.get(name, {}).get("real_steps", 0) for name in ("teacher", "bandit", "reward")}
+    steps["comparisons"] = _total(results, "real_steps") - sum(steps.values())
+    steps_text = ", ".join(f"{name} {count:,}" for name, count in steps.items() if count)
     page = render_page(
         "learned.html.j2",
         f"Learned environment and reward of {env_id}",
-        _price(results),
+        f"Steps of the task: {steps_text}; {_total(results, 'cpu_seconds'):,.0f} CPU seconds",
         env_id=env_id,
         results=results,
         conclusion=(conclusion(results), is_good),
@@ -52,14 +55,6 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     )
     atomic_write_text(folder / PAGE, page)
     return folder / PAGE
-
-
-def _price(results: Mapping[str, Any]) -> str:
-    """Return the steps in the task for each purpose, and the CPU seconds of all stages together, as text."""
-    steps = {name: results.get(name, {}).get("real_steps", 0) for name in ("teacher", "bandit", "reward")}
-    steps["comparisons"] = _total(results, "real_steps") - sum(steps.values())
-    steps_text = ", ".join(f"{name} {count:,}" for name, count in steps.items() if count)
-    return f"Steps of the task: {steps_text}; {_total(results, 'cpu_seconds'):,.0f} CPU seconds"
 
 
 def _total(results: Mapping[str, Any], name: str) -> Any:

@@ -5,7 +5,7 @@ template is ``page.html.j2``.
 import os
 import shlex
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -68,14 +68,17 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
     learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
+    pages = dict.fromkeys(folder.learn_page for folder in folders)  # of `--learn`, whose teachers the runs trained
+    learn_pages = [page for page in pages if page and page.is_file()]
+    held_out = [{"run": label} | folder.held_out for folder, label in folders.items() if folder.held_out]
     return render_page(
         "page.html.j2",
         _title(groups),
         _description(groups),
         conclusion=_conclusion(groups),
-        learn_pages=_learn_pages(folders, target),
+        learn_pages=[quote(os.path.relpath(page, target.absolute().parent)) for page in learn_pages],
         results=_results_table(groups) if len(groups) > 1 else None,
-        held_out=_held_out_table(folders),
+        held_out=Table.of_rows(held_out, "Returns of new agents that trained on the winner") if held_out else None,
         notes=_notes(groups),
         seed_tables=_seed_tables(groups),
         figures=_page_figures(figure, _title(groups)),
@@ -143,12 +146,6 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     return sentences, True if verdicts == {"solved"} else None
 
 
-def _learn_pages(folders: Iterable[RunFolder], target: Path) -> list[str]:
-    """Return the addresses of the pages of `--learn`, from the page ``target``, whose teachers the runs trained."""
-    pages = dict.fromkeys(folder.learn_page for folder in folders)
-    return [quote(os.path.relpath(page, target.absolute().parent)) for page in pages if page and page.is_file()]
-
-
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     shown_tags = [tag for group in groups for tag in group.summary["over_seeds"]]
     if len(groups) > 1:  # the table of results has the tag of each result
@@ -209,13 +206,6 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
         caption = "Returns of the seeds" if len(groups) == 1 else f"Returns of the seeds of {group.label}"
         seed_tables.append(Table.of_rows(cells, caption))
     return seed_tables
-
-
-def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:
-    """Return the statistics of held-out evaluations, a row for each search. None if there are none. ``folders`` has the
-    names of runs."""
-    rows = [{"run": label} | folder.held_out for folder, label in folders.items() if folder.held_out]
-    return Table.of_rows(rows, "Returns of new agents that trained on the winner") if rows else None
 
 
 def _page_figures(figure: Figure, page_title: str) -> list[Picture]:

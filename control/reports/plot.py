@@ -312,18 +312,13 @@ def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
     logged_tags = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
     agents = [arm for arm in arms if not arm.is_search]  # searches have other tags
     common_tags = [tag for tag in logged_tags if all(tag in arm.curves for arm in agents)]
-    panels: dict[tuple[str, str], Panel] = {}  # by tag and, for losses, family
+    panels: dict[tuple[str, ...], Panel] = {}  # by tag and, for losses, family
     for tag in without_replaced(logged_tags, common_tags):  # without noisier tags of the same quantity
-        for arm in arms:
-            if tag in arm.curves:
-                key = (tag, _family_of(arm) if kind == "loss" else "")
-                panels.setdefault(key, Panel(game, tag, arms=[])).arms.append(arm)
+        for arm in [arm for arm in arms if tag in arm.curves]:
+            families = [family(name).package for name in arm.names if name in implementations()]
+            key = (tag, *families[:1]) if kind == "loss" else (tag,)
+            panels.setdefault(key, Panel(game, tag, arms=[])).arms.append(arm)
     return list(panels.values())
-
-
-def _family_of(arm: Arm) -> str:
-    """Return the package of the implementation of an arm, such as "models.agents.ppo"; empty if it is unknown."""
-    return next((family(name).package for name in arm.names if name in implementations()), "")
 
 
 def _draw_panels(

@@ -21,15 +21,24 @@ GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and t
 
 def stage_texts(name: str, result: Mapping[str, Any]) -> list[str]:
     """Return the ``result`` of the stage ``name`` as texts: the main result and, for most stages, details."""
-    texts = {
-        "probe": _probe_texts,
-        "teacher": _teacher_texts,
-        "bandit": _bandit_texts,
-        "exam": _exam_texts,
-        "reward": _reward_texts,
-        "race": _race_texts,
-    }
-    return texts[name](result)
+    if name == "probe":
+        random, constant = result["random"], result["constant"]
+        constant_text = f"best constant action ({result['action']}) {number_text(constant['mean'])}"
+        episodes = f"{random['count']} episodes each"
+        returns = f"random play {number_text(random['mean'])}, {constant_text} in {episodes}"
+        return [returns, f"{result['steps_per_second']:,.0f} steps/s"]
+    if name == "bandit":
+        score = result["score"]
+        returns = f"its policy returns {number_text(score['mean'])} in {score['count']} new episodes"
+        return [returns, f"{percent_text(result['fraction'])} of the way from random play to the teacher"]
+    if name == "exam":
+        means = [f"{agent} {number_text(score['mean'])}" for agent, score in result["agents"].items()]
+        count = next(iter(result["agents"].values()))["count"]
+        return [f"{', '.join(means)} (means of {count} agents)"]
+    if name == "reward":
+        variance = f"explains {percent_text(result['explained_variance'])} of the variance of the teacher's returns"
+        return [variance, f"from {result['real_steps']:,} steps"]
+    return _teacher_texts(result) if name == "teacher" else _race_texts(result)
 
 
 def conclusion(results: Mapping[str, Any]) -> list[str]:
@@ -128,14 +137,6 @@ def returns_table(results: Mapping[str, Any]) -> Table:
     return Table(rows, "Returns on the task")
 
 
-def _probe_texts(result: Mapping[str, Any]) -> list[str]:
-    random, constant = result["random"], result["constant"]
-    random_text = f"random play {number_text(random['mean'])}"
-    constant_text = f"best constant action ({result['action']}) {number_text(constant['mean'])}"
-    episodes = f"{random['count']} episodes each"
-    return [f"{random_text}, {constant_text} in {episodes}", f"{result['steps_per_second']:,.0f} steps/s"]
-
-
 def _teacher_texts(result: Mapping[str, Any]) -> list[str]:
     score = result["score"]
     text = f"{result['policy']} returns {number_text(score['mean'])} in {score['count']} new episodes"
@@ -147,23 +148,6 @@ def _teacher_texts(result: Mapping[str, Any]) -> list[str]:
         returns = " and ".join(f"{number_text(mean)} with {name}" for name, mean in result["returns"].items())
         training = f"two trainings ({returns}) took {result['real_steps']:,} steps, {end}"
     return [text, f"{training}, and the checkpoint kept is of step {result['best_steps']:,}"]
-
-
-def _bandit_texts(result: Mapping[str, Any]) -> list[str]:
-    score = result["score"]
-    returns = f"its policy returns {number_text(score['mean'])} in {score['count']} new episodes"
-    return [returns, f"{percent_text(result['fraction'])} of the way from random play to the teacher"]
-
-
-def _exam_texts(result: Mapping[str, Any]) -> list[str]:
-    means = [f"{name} {number_text(score['mean'])}" for name, score in result["agents"].items()]
-    count = next(iter(result["agents"].values()))["count"]
-    return [f"{', '.join(means)} (means of {count} agents)"]
-
-
-def _reward_texts(result: Mapping[str, Any]) -> list[str]:
-    variance = f"explains {percent_text(result['explained_variance'])} of the variance of the teacher's returns"
-    return [variance, f"from {result['real_steps']:,} steps"]
 
 
 def _race_effect(race: Mapping[str, Any]) -> str:
