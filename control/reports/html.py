@@ -84,15 +84,11 @@ def _recoloured(svg: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
-    variables = _css_variables("dark" if PAPER["dark"] in text else "light")
-    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: variables.get(colour[0].lower(), colour[0]), text)
-    return re.sub(r">\s+<", "><", text)  # space between elements
-
-
-def _css_variables(theme: str) -> dict[str, str]:
-    """Return the colours of figures with this theme, and the values in CSS that replace them."""
+    theme = "dark" if PAPER["dark"] in text else "light"
     cycle = [colour.lower() for colour in CYCLES[theme]]
     variables = {colour: f"var(--c{number})" for number, colour in enumerate(cycle)}
     ink, grey = cycle[int(INK[1:])], cycle[int(GREY[1:])]  # INK and GREY are places in the cycle, such as "C6"
     variables |= {ink: "currentColor", grey: "var(--faint)", INKS[theme]: "currentColor"}
-    return variables | {PAPER[theme]: "var(--paper)", RULES[theme]: "var(--rule)"}
+    variables |= {PAPER[theme]: "var(--paper)", RULES[theme]: "var(--rule)"}
+    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: variables.get(colour[0].lower(), colour[0]), text)
+    return re.sub(r">\s+<", "><", text)  # space between elements

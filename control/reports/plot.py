@@ -15,18 +15,9 @@ import numpy as np
 from control.cli.files import read_json
 from control.reports import curves, figures, scores
 from control.reports.figures import DEFAULT_STYLE, FigureStyle
-from control.reports.runs import (
-    Array,
-    Group,
-    Run,
-    find_groups,
-    logged,
-    names_and_version,
-    read_runs,
-    return_tags,
-    short_path,
-)
+from control.reports.runs import Group, find_groups, logged, names_and_version, read_runs, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
+from control.reports.statistics import Array
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
 from models.registry import family, implementations
@@ -191,19 +182,14 @@ def figure_of(groups: Sequence[Group]) -> Figure:
     labels, title = distinct_labels([group.names for group in groups])
     summary = {}
     for label, group in zip(labels, groups, strict=True):
-        summary[label] = summarise(group) | {"names": group.names, "curves": _curve_numbers(group.runs)}
+        curve_numbers = {}
+        # Returns to show are first, in the order of `return_tags`. JSON gets five digits.
+        for tag in dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]):
+            steps, values = curves.on_grid(group.runs, tag)
+            rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
+            curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
+        summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
     return _figure(title, summary)
-
-
-def _curve_numbers(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the curves of returns and losses, as data for JSON with five digits. Returns to show are first, in the
-    order of `return_tags`."""
-    numbers = {}
-    for tag in dict.fromkeys([*return_tags(runs), *logged(runs, tags("return", "loss"))]):  # each once
-        steps, values = curves.on_grid(runs, tag)
-        rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
-        numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
-    return numbers
 
 
 def read_numbers(

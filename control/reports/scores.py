@@ -29,11 +29,6 @@ def comparable(task: Task) -> dict[str, Array]:
     return eligible if len(eligible) > 1 else {}
 
 
-def ranked(task: Task) -> list[str]:
-    """Return the algorithms by mean score, the highest first."""
-    return sorted(task, key=lambda label: -float(np.mean(task[label])))
-
-
 Improvements = Mapping[tuple[str, str], Mapping[str, Any]]
 """For pairs of algorithms, the probability that a seed of the first scores higher than a seed of the second
 (``estimate``), and its 95 % ``interval``, None for fewer than three seeds."""
@@ -96,8 +91,9 @@ def draw(
     with figure_panels(target, cells, (WIDTH, sum(heights)), style, numbers, **options) as axes:
         # A row has the scores of a task, then its profiles. The last axis, of improvements, may remain.
         for (name, task), score_axis, profile_axis in zip(tasks.items(), axes[::2], axes[1::2], strict=False):
-            _draw_scores(score_axis, task, colours)
-            _draw_profiles(profile_axis, task, colours)
+            ranked = dict(sorted(task.items(), key=lambda item: -float(np.mean(item[1]))))  # the highest mean first
+            _draw_scores(score_axis, ranked, colours)
+            _draw_profiles(profile_axis, ranked, colours)
             profile_axis.set(ylabel="share of seeds", ylim=(-0.03, 1.03))
             for axis, words in ((score_axis, "Score of each seed"), (profile_axis, "Seeds that score more")):
                 draw_levels(axis, game_levels.get(name, ()), axis_name="x")
@@ -112,9 +108,8 @@ def draw(
 def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     """Draw a row for each algorithm of a task: dots for the scores, a diamond and a horizontal line for mean and
     interval, and a vertical bar for the IQM."""
-    labels = ranked(task)
-    for row, label in enumerate(labels):
-        values, colour = np.asarray(task[label], float), colours[label]
+    for row, (label, scores) in enumerate(task.items()):
+        values, colour = np.asarray(scores, float), colours[label]
         dots_y, mean_y = row + _DOTS_BELOW, row - _MEAN_ABOVE  # the y axis points down
         bar_ends = [mean_y - _HALF_BAR, mean_y + _HALF_BAR]
         axis.plot(values, [dots_y] * len(values), "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
@@ -122,7 +117,7 @@ def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
         if bounds := interval(values):
             axis.plot(bounds, [mean_y] * 2, color=colour, linewidth=1.4)
         axis.plot(values.mean(), mean_y, "D", color=colour, markersize=3.6)
-    set_row_labels(axis, labels)
+    set_row_labels(axis, list(task))
 
 
 def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
@@ -130,8 +125,8 @@ def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     low, high = all_scores.min(), all_scores.max()
     margin = 0.04 * (high - low if high > low else 1)
     levels = np.linspace(low - margin, high + margin, POINTS)
-    for label in ranked(task):
-        fractions, bounds = profile([task[label]], levels)
+    for label, scores in task.items():
+        fractions, bounds = profile([scores], levels)
         axis.plot(levels, fractions, color=colours[label], linewidth=1.4)
         if bounds and len(task) <= MAX_BANDS:
             axis.fill_between(levels, *bounds, color=colours[label], alpha=0.13, linewidth=0)
