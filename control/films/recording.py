@@ -122,8 +122,7 @@ def record(
             add_frame(side_by_side([episode.picture() for episode in episodes]))
             num_paused = 0  # frames since all episodes have ended
             while num_paused < pause_frames:
-                if all(episode.done for episode in episodes):
-                    num_paused += 1
+                num_paused += all(episode.done for episode in episodes)
                 for episode in episodes:
                     episode.advance()
                 add_frame(side_by_side([episode.picture() for episode in episodes]))

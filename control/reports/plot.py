@@ -113,8 +113,7 @@ class Figure:
         environments = f"{len(games)} environments" if len(games) > 1 else games.pop()
         seeds = [seed for group in self.summary.values() for seed in group["seeds"]]
         seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else seeds_text([arm.seeds for arm in arms])
-        texts = [environments, self.title, seed_text]
-        return ", ".join(text for text in texts if text)
+        return ", ".join(filter(None, (environments, self.title, seed_text)))
 
 
 def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle = DEFAULT_STYLE) -> int:

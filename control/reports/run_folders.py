@@ -129,17 +129,6 @@ class RunFolder:
         folder = learn_folder(Path(os.path.abspath(self.path)))
         return folder / stages.PAGE if folder and (folder / stages.TEACHER).is_file() else None
 
-    def is_unfinished(self, epochs: int, steps: int) -> bool:
-        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
-        settings. A run that may end early because of its returns counts as finished."""
-        settings = self.settings
-        if settings is None or settings.run.target_return is not None or self.learn_page is not None:
-            return False
-        if getattr(settings.proxy, "quit_when_solved", False) or getattr(settings.agent, "target_running_mean", None):
-            return False
-        limits = (settings.epochs, epochs), (settings.total_steps, steps)
-        return all(limit is None or number < limit for limit, number in limits)
-
 
 @dataclass
 class ReportGroup(Group):
@@ -255,13 +244,20 @@ class ReportGroup(Group):
 
     @property
     def unfinished(self) -> list[str]:
-        """Names of the runs that were interrupted or continue, with their epochs."""
+        """Names of the runs that were interrupted or continue, according to their settings, with their epochs. A run
+        that may end early because of its returns counts as finished."""
         texts = []
         for folder in self.folders:
+            settings = folder.settings
+            if settings is None or settings.run.target_return is not None or folder.learn_page is not None:
+                continue
+            if getattr(settings.proxy, "quit_when_solved", False) or getattr(settings.agent, "target_running_mean", 0):
+                continue
             # Seeds in one folder train side by side, so the first of them stands for all.
             columns = next(run.columns for run in self.runs if run.source.parent == folder.path)
             epochs, steps = int(columns["epoch"].max()), int(columns["env_steps"].max())
-            if folder.is_unfinished(epochs, steps):
+            limits = (settings.epochs, epochs), (settings.total_steps, steps)
+            if all(limit is None or number < limit for limit, number in limits):
                 texts.append(f"{self.label}, {folder.name} ({epochs:,} epochs)")
         return texts
 

@@ -156,17 +156,13 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     named_folders = {folder.resolve() for folder in run_dirs if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder. If there are fewer parents, several versions of a run are named.
     separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
-
-    def priority(path: Path) -> tuple[bool, int, float]:
-        """Sort key: named folders are preferred, then higher versions, then newer files."""
-        _, version = names_and_version(path)
-        return path.parent in named_folders, version, path.stat().st_mtime
-
+    files = [(path, *names_and_version(path)) for path in _metrics_files(run_dirs, setting)]
+    # Named folders are preferred, then higher versions, then newer files.
+    files.sort(key=lambda file: (file[0].parent in named_folders, file[2], file[0].stat().st_mtime), reverse=True)
     groups: dict[tuple[str, ...], Group] = {}
     used_files: dict[tuple[tuple[str, ...], int], Path] = {}  # file of a run, by its names and its seed
     versions: tuple[Path, Path] | None = None  # folders of a run: of the version in use, and of another one
-    for path in sorted(_metrics_files(run_dirs, setting), key=priority, reverse=True):
-        names, _ = names_and_version(path)
+    for path, names, _ in files:
         if separate_versions:
             names += (path.parent.name,)
         for run in read_runs(path):

@@ -23,10 +23,9 @@ def versions() -> dict[str, str]:
     """Return the versions of this program, Python, the system and installed packages by name, and the processor."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):  # Linux has a file with the model name
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                processor = line.partition(":")[2].strip()
-                break
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        processor = next(models, processor)
     versions_by_name = {
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
