@@ -14,8 +14,6 @@ Frame = NDArray[np.uint8]
 
 SMALLEST = 400  # pixels; a picture is enlarged if its longer side is shorter
 GAP = 8  # pixels between pictures side by side
-_LETTER_HEIGHT = 16  # pixels, the minimum height of letters
-_WIDTH_PER_HEIGHT = 52  # letters are as high as 1/52 of a film's width if that is more
 _SMALLEST_LETTERS = 10  # pixels, the minimum height of letters in a cell with long text
 _BACKGROUND, _GREY, _WHITE = (24, 26, 30), (206, 210, 216), (255, 255, 255)  # RGB
 
@@ -26,11 +24,6 @@ def enlarged(frame: Frame) -> Frame:
     height, width, _ = frame.shape
     factor = math.ceil(SMALLEST / max(height, width))
     return frame if factor == 1 else frame.repeat(factor, 0).repeat(factor, 1)
-
-
-def letter_height(width: int) -> int:
-    """Return the height of letters in a film of ``width`` pixels, in pixels. They are readable at half size."""
-    return max(_LETTER_HEIGHT, width // _WIDTH_PER_HEIGHT)
 
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:

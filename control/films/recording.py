@@ -13,7 +13,7 @@ from control.cli.progress import Watch
 from control.cli.settings import RunConfig
 from control.cli.words import as_word
 from control.films.encoding import encoder, gif, mp4
-from control.films.pictures import GAP, Frame, captioned, enlarged, letter_height, side_by_side
+from control.films.pictures import GAP, Frame, captioned, enlarged, side_by_side
 from control.loops.loop import Loop
 from control.storage.run_dir import atomic_write_text, run_folder_of
 from envs.make import make_environment
@@ -194,7 +194,8 @@ class _FilmedEpisodes:
         if self._command:  # name -> value [M, 1]
             lines.append([f"{name} asked {_number_text(float(value[0, 0]))}" for name, value in self._command.items()])
         film_width = (self._frame.shape[1] + GAP) * self._num_actors
-        return captioned(self._frame, lines, letter_height(film_width))
+        letter_height = max(16, film_width // 52)  # pixels; letters are readable at half size
+        return captioned(self._frame, lines, letter_height)
 
 
 def _number_text(value: float) -> str:

@@ -149,12 +149,12 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     # Each agent makes exactly so many steps, without tests in between.
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)
-    agent_config = loop.agent_config
-    buffer_size = max(agent_config.buffer_size, steps + agent_config.num_envs)  # holds all steps
-    loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size)
+    # The replay buffer holds all steps.
+    changes = {"buffer_size": max(loop.agent_config.buffer_size, steps + loop.agent_config.num_envs)}
     if config.transitions_from == "random":
         # An agent acts at random until it has played ``init_episodes`` episodes, here to the end.
-        loop.agent_config = dataclasses.replace(loop.agent_config, init_episodes=10**9)
+        changes["init_episodes"] = 10**9
+    loop.agent_config = dataclasses.replace(loop.agent_config, **changes)
     seeds = fresh_seeds(seed, "transitions", _NUM_AGENTS)
     transitions: list[Transitions] = []
     for group in loop.agent_class.groups(loop.agent_config, seeds):  # indices of agents that one program can train
@@ -176,9 +176,6 @@ def _replayed_transitions(agent: Any) -> Transitions:
     elif discrete:
         rows["action"] = rows["action"].long()
     rows["terminated"] = (rows["discount"] == 0).float()
-    columns = []
-    for name in Transitions._fields:
-        column = rows[name].unflatten(0, (-1, agent.envs))  # [T, E, M, ...]
-        # One environment after another, so that the steps of an episode are adjacent.
-        columns.append(column.transpose(0, 2).flatten(0, 2))  # [M E T, ...]
-    return Transitions(*columns)
+    columns = [rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields]  # [T, E, M, ...] each
+    # One environment after another, so that the steps of an episode are adjacent: [M E T, ...].
+    return Transitions(*(column.transpose(0, 2).flatten(0, 2) for column in columns))

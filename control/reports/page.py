@@ -64,7 +64,7 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
     for group in groups:
         for folder in group.folders:
             folders[folder] = folder.name if len(groups) == 1 else f"{group.label}, {folder.name}"
-    films = [(folder, path) for folder in folders for path in folder.films]
+    films = [(path, text, label) for folder, label in folders.items() for path, text in folder.films]
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
     learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
@@ -82,7 +82,7 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
         notes=_notes(groups),
         seed_tables=_seed_tables(groups),
         figures=_page_figures(figure, _title(groups)),
-        films=[(path, folder.film_text(path), folders[folder]) for folder, path in films[:MAX_FILMS]],
+        films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
         learned={label: pictures for label, pictures in learned.items() if pictures},
         settings=_settings_tables(groups),

@@ -86,12 +86,25 @@ class RunFolder:
         return {name: setting_text(value) for name, value in values.items()}
 
     @property
-    def films(self) -> list[Path]:
-        """Films of the end and of evaluations, and the last film during training."""
+    def films(self) -> list[tuple[Path, str]]:
+        """Films of the end and of evaluations, and the last film during training. The caption of a film has its kind,
+        the seed and, if they are stored beside the film, the returns."""
         videos = self.path / "videos"
-        paths = [*videos.glob("final.mp4"), *sorted(videos.glob("eval_*.mp4"))]
-        paths += sorted(videos.glob("epoch_*.mp4"))[-1:]
-        return [path for path in paths if self.file("videos", path.name)]
+        paths = [
+            *videos.glob("final.mp4"),
+            *sorted(videos.glob("eval_*.mp4")),
+            *sorted(videos.glob("epoch_*.mp4"))[-1:],
+        ]
+        films = []
+        for path in [path for path in paths if self.file("videos", path.name)]:
+            kind, _, number = path.stem.partition("_")
+            epoch = number.partition("_")[0].lstrip("0")  # the name of a film during training is epoch_0010_0
+            kinds = {"final": "The trained agent", "eval": "Evaluation", "epoch": f"Training, epoch {epoch}"}
+            caption = self.file("videos", f"{path.stem}.txt")
+            # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
+            text = caption.read_text("utf-8", "replace").strip() if caption else self.name.partition("-")[0]
+            films.append((path, f"{kinds[kind]}: {text}"))
+        return films
 
     @cached_property
     def scores(self) -> dict[str, Any]:
@@ -112,16 +125,6 @@ class RunFolder:
         if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
             texts[IQM] = tables.with_interval(numbers["iqm"], (numbers["iqm_low"], numbers["iqm_high"]))
         return texts
-
-    def film_text(self, film: Path) -> str:
-        """Return the caption of a film: its kind, the seed and, if they are stored beside the film, the returns."""
-        kind, _, number = film.stem.partition("_")
-        epoch = number.partition("_")[0].lstrip("0")  # the name of a film during training is epoch_0010_0
-        kinds = {"final": "The trained agent", "eval": "Evaluation", "epoch": f"Training, epoch {epoch}"}
-        path = self.file("videos", f"{film.stem}.txt")
-        # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
-        text = path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]
-        return f"{kinds[kind]}: {text}"
 
     @property
     def learn_page(self) -> Path | None:
