@@ -90,11 +90,8 @@ class RunFolder:
         """Films of the end and of evaluations, and the last film during training. The caption of a film has its kind,
         the seed and, if they are stored beside the film, the returns."""
         videos = self.path / "videos"
-        paths = [
-            *videos.glob("final.mp4"),
-            *sorted(videos.glob("eval_*.mp4")),
-            *sorted(videos.glob("epoch_*.mp4"))[-1:],
-        ]
+        paths = [*videos.glob("final.mp4"), *sorted(videos.glob("eval_*.mp4"))]
+        paths += sorted(videos.glob("epoch_*.mp4"))[-1:]
         films = []
         for path in [path for path in paths if self.file("videos", path.name)]:
             kind, _, number = path.stem.partition("_")
