@@ -174,7 +174,6 @@ class _FilmedEpisodes:
         self._command = self.policy.current_command()
 
     def advance(self) -> None:
-        """Step the environment and render it, unless the episode has ended."""
         if self.done:
             return
         action = self.policy.act(self._obs)

@@ -132,7 +132,6 @@ class AgentModule(RunModule):
     test_step = validation_step
 
     def _evaluate(self, **log_options: Any) -> None:
-        """Evaluate, add the results to ``row``, and log the scores with Lightning."""
         start = time.perf_counter()
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)

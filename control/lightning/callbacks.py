@@ -138,7 +138,6 @@ class RunLog(Callback):
             self._start -= max(filter(math.isfinite, earlier), default=0.0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Write the epoch's row, and at evaluations the first member's histograms."""
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # [M] each
         counts = {GRADIENT_STEPS: module.gradient_steps}
         elapsed = Meter.seconds() - self._start

@@ -49,8 +49,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
     common = Path(os.path.commonpath(paths))
     # Teachers are deep inside the folder of `--learn`, which is a better place.
-    default = learn_folder(common) or common
-    target = output_file(out or default, "report_out", "report", ("html",))
+    target = output_file(out or learn_folder(common) or common, "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, figure, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")

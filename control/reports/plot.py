@@ -245,9 +245,8 @@ def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
 def _environments(arms: Sequence[Arm]) -> list[str]:
     """Return the environments of the arms. Empty if it is unknown for one of them: a copied run folder has only the
     name of the folder."""
-    if any(len(arm.names) < 3 for arm in arms):
-        return []
-    return sorted({arm.names[0] for arm in arms})
+    is_known = all(len(arm.names) >= 3 for arm in arms)
+    return sorted({arm.names[0] for arm in arms}) if is_known else []
 
 
 def _file_stem(games: Collection[str], labels: Collection[str], style: FigureStyle) -> str:

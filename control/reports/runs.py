@@ -95,7 +95,12 @@ def _sb3_columns(path: Path) -> dict[str, Array]:
     rows: list[tuple[float, ...]] = []  # steps, training return, mean return of an evaluation
     for file in sorted(folder.glob(f"*{monitor_end}")):
         with _sb3_errors(file):
-            episodes += _sb3_episodes(file)
+            complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")  # the last line may be cut off
+            header, *lines = complete_lines.splitlines()
+            start = json.loads(header.removeprefix("#"))["t_start"]
+            # t: seconds since the start; l: length, an integer; r: return.
+            for row in csv.DictReader(lines):
+                episodes.append((start + float(row["t"]), float(int(row["l"])), float(row["r"])))
     for file in folder.glob(evaluations_name):
         with _sb3_errors(file), np.load(file) as arrays:
             pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
@@ -121,15 +126,6 @@ def _sb3_errors(file: Path) -> Iterator[None]:
         yield
     except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
         raise SettingError(f"{str(file)!r} is no file of stable-baselines3's Monitor or EvalCallback") from error
-
-
-def _sb3_episodes(file: Path) -> list[tuple[float, ...]]:
-    """Return ``(time of the end, length, return)`` of the episodes in a monitor file. Its last line may be cut off."""
-    complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")
-    header, *lines = complete_lines.splitlines()
-    start = json.loads(header.removeprefix("#"))["t_start"]
-    # t: seconds since the start; l: length, an integer; r: return.
-    return [(start + float(row["t"]), float(int(row["l"])), float(row["r"])) for row in csv.DictReader(lines)]
 
 
 def _sb3_names(path: Path) -> tuple[str, ...]:
@@ -191,10 +187,9 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
         paths = sorted(folder.rglob("metrics.csv"))
         paths = [path for path in paths if learn_folder(path) is None] or paths
         if setting == "plot":
-            file_of_run: dict[Path, Path] = {}  # by folder of a run of stable-baselines3
-            for ending in reversed(SB3_FILES):  # monitor files are last, and kept, because they name the game
-                file_of_run |= {file.parent: file for file in sorted(folder.rglob(f"*{ending}"))}
-            paths += file_of_run.values()
+            # Monitor files are last, and kept for the folder of a run, because they name the game.
+            sb3_files = [file for ending in reversed(SB3_FILES) for file in sorted(folder.rglob(f"*{ending}"))]
+            paths += {file.parent: file for file in sb3_files}.values()
         if not paths:
             fault = "holds no metrics.csv" if folder.exists() else "is not there"
             raise SettingError(
