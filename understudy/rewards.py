@@ -160,9 +160,8 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
         obs, reward, terminated, truncated, info = self.env.step(action)
         flat_obs = self._flatten(obs)  # [1, S]
         info_values = _info_values(self._learned_reward.names, info, np.ones(1, np.bool_), np.zeros(1, np.bool_))
-        learned_rewards = self._learned_reward.compute(
-            np.array([reward], np.float32), flat_obs, info_values, np.array([terminated])
-        )
+        rewards = np.array([reward], np.float32)
+        learned_rewards = self._learned_reward.compute(rewards, flat_obs, info_values, np.array([terminated]))
         self._learned_reward.obs = flat_obs
         return obs, float(learned_rewards[0]), terminated, truncated, info | {NATIVE: reward}
 

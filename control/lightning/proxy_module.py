@@ -82,15 +82,9 @@ class ProxyModule(RunModule):
     def save(self, path: str | Path, **description: Any) -> None:
         """Write the mean as a safetensors file that `understudy.load` opens. Other arguments become entries
         of the description in the file, so they must be plain data."""
-        run = self.settings.run
-        files.save(
-            path,
-            self.mean.detach()[0],
-            config=self.settings.proxy,
-            spaces=self.stages.spaces,
-            game=run.gamename,
-            description={"settings": as_dict(self.settings)} | description,
-        )
+        mean, game = self.mean.detach()[0], self.settings.run.gamename
+        description = {"settings": as_dict(self.settings)} | description
+        files.save(path, mean, config=self.config, spaces=self.stages.spaces, game=game, description=description)
 
     def search_vector(self) -> Tensor:
         """Return the parameters ``[K]`` of the mean that a search changes, out of all D."""
@@ -107,10 +101,9 @@ class ProxyModule(RunModule):
 
     def first_mean(self) -> Tensor:
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
-        run = self.settings.run
+        seed = self.settings.run.seed
         train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
-        search = InitialSearch(self.config, self.stages, run.seed, self.num_kinds, train, self.count_real_steps)
-        return search.mean()
+        return InitialSearch(self.config, self.stages, seed, self.num_kinds, train, self.count_real_steps).mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the searched part ``[K]`` of a random initial proxy."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from control.reports.figures import GREY
 from control.reports.runs import Array, Run
-from control.reports.statistics import MIN_RUNS, interval, iqm
+from control.reports.statistics import interval, iqm
 from control.reports.tags import FITNESS, REWARD_RATE, TAGS, of_search
 from envs.names import reward_threshold
 from models.settings import UserError
@@ -137,11 +137,8 @@ def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, wit
     axis.plot(x, curves.mean(0), color=colour, linewidth=1.6, marker=marker, label=shown_label(label))
     if with_seeds or len(curves) == 2:
         axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
-    if len(curves) < MIN_RUNS:
-        return
-    axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
     # A bootstrap at each of many thousand points would need gigabytes.
     points = np.linspace(0, len(x) - 1, min(len(x), GRID_POINTS)).round().astype(int)
-    bounds = interval(curves[:, points])
-    assert bounds  # there are at least three seeds
-    axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
+    if bounds := interval(curves[:, points]):  # three seeds or more
+        axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
+        axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)

@@ -190,11 +190,8 @@ def figure_panels(
 
     with matplotlib.rc_context(_parameters(style.theme)):
         figure = Figure(figsize=size, layout="constrained")
-        panels: Any = figure.subplot_mosaic(
-            cells,  # type: ignore[arg-type]  # the stubs know names of panels, not numbers
-            width_ratios=widths,
-            height_ratios=heights,
-        )
+        # The stubs know names of panels, not numbers.
+        panels: Any = figure.subplot_mosaic(cells, width_ratios=widths, height_ratios=heights)  # type: ignore[arg-type]
         axes = [panels[number] for number in sorted(panels)]
         yield axes
         for axis in axes:

@@ -133,7 +133,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
     earlier_json = run_dirs[0] if len(run_dirs) == 1 and run_dirs[0].suffix == ".json" else None
     made_from: list[str] = []  # run folders
     if earlier_json:
-        figure, folder = read_numbers(earlier_json), earlier_json.parent
+        figure = read_numbers(earlier_json, "plot", "run folders, or a JSON file that it wrote")
+        folder = earlier_json.parent
     else:
         groups = find_groups(run_dirs)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
@@ -191,9 +192,7 @@ def figure_of(groups: Sequence[Group]) -> Figure:
     return _figure(title, summary)
 
 
-def read_numbers(
-    path: Path, setting: str = "plot", allowed: str = "run folders, or a JSON file that it wrote"
-) -> Figure:
+def read_numbers(path: Path, setting: str, allowed: str) -> Figure:
     """Return the content of a figure from its JSON. For any other file, raises SettingError about the ``setting``, with
     the text ``allowed`` about allowed values."""
     try:

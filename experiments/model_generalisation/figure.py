@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from control.reports.curves import MIN_RUNS, STEPS_LABEL, Level, draw_curves, draw_levels, scale, share_limits
+from control.reports.curves import STEPS_LABEL, Level, draw_curves, draw_levels, scale, share_limits
 from control.reports.figures import (
     COLOURS,
     INK,
@@ -34,7 +34,7 @@ from control.reports.figures import (
     show,
 )
 from control.reports.runs import LAST, Array, Run
-from control.reports.statistics import interval
+from control.reports.statistics import MIN_RUNS, interval
 from control.reports.tables import Table, seeds_text
 from control.reports.tags import GREEDY, REWARD_RATE
 from experiments.comparison import check_counts, check_seed_is_new, command_line, run_script, runs_of, style_of
