@@ -112,7 +112,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
-            obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, loop_settings.command)
+            obedience.report(checkpoint, episode_loop, modes, episodes, run.seed)
             return
         print(f"{_command_text(loop, loop_settings)}{episodes} episodes per seed\n")
         if options.save_dataset is not None:

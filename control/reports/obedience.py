@@ -164,18 +164,11 @@ def commanded_loop(loop: Loop, implementation: str) -> EpisodeLoop:
     return loop
 
 
-def sweep(
-    loop: EpisodeLoop,
-    commands: Sequence[float],
-    episodes: int,
-    sample: bool,
-    seed: int,
-    fixed_command: dict[str, float],
-) -> Array:
+def sweep(loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: bool, seed: int) -> Array:
     """Play ``episodes`` episodes under each of the C commanded returns ``commands``, with actions that are sampled if
     ``sample``, otherwise greedy. Return the obtained returns ``[M, C, E]``, discounted if commands are discounted.
-    ``seed`` selects the episodes, which have the same starts under all commands. ``fixed_command`` has the other parts
-    of commands, such as a horizon."""
+    ``seed`` selects the episodes, which have the same starts under all commands. The other parts of commands, such as a
+    horizon, are as in other evaluations of the ``loop``."""
     config: Any = loop.agent.config
     discount = config.return_discount
     returns = []
@@ -183,7 +176,7 @@ def sweep(
         for number, command in enumerate(commands, start=1):
             # The same streams, and so the same episodes, under each command.
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
-            full_command = {**fixed_command, "return": float(command)}
+            full_command = {**loop.command, "return": float(command)}
             command_returns = []
             for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
@@ -216,16 +209,9 @@ def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[flo
     return low, high
 
 
-def report(
-    checkpoint: Checkpoint,
-    loop: EpisodeLoop,
-    modes: Sequence[str],
-    episodes: int,
-    seed: int,
-    fixed_command: dict[str, float],
-) -> None:
+def report(checkpoint: Checkpoint, loop: EpisodeLoop, modes: Sequence[str], episodes: int, seed: int) -> None:
     """Run a `sweep` for each of ``modes`` (``greedy``, ``sampled``), print a table for each, and write figure and
-    numbers beside the checkpoint. ``episodes``, ``seed`` and ``fixed_command`` are as in `sweep`."""
+    numbers beside the checkpoint. ``episodes`` and ``seed`` are as in `sweep`."""
     run, config = checkpoint.settings.run, loop.agent.config
     low, high = return_range(checkpoint, loop.seeds)
     commands = command_grid(low, high)
@@ -239,7 +225,7 @@ def report(
         "modes": {},
     }
     for mode in modes:
-        returns = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed, fixed_command)
+        returns = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed)
         numbers["modes"][mode] = measure(commands, returns, low, high)
     path = checkpoint.path.with_name(f"{checkpoint.path.stem}_obedience.png")
     show(table(numbers), numbers, lambda target: draw(numbers, target), path, setting="eval_agent")

@@ -192,9 +192,8 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
             paths += {file.parent: file for file in sb3_files}.values()
         if not paths:
             fault = "holds no metrics.csv" if folder.exists() else "is not there"
-            raise SettingError(
-                f"{setting} is '{folder}', which {fault}; allowed: run folders, or any folder above them"
-            )
+            allowed = "run folders, or any folder above them"
+            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
         # Only the folder is resolved: a metrics.csv that is a link to another folder's file belongs to this folder.
         files |= {path.parent.resolve() / path.name: None for path in paths}
     return list(files)

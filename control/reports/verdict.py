@@ -273,11 +273,8 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if is_near_teacher else first_verdict.advice, numbers)
-    return {
-        "passed": passed,
-        "sentence": sentence,
-        "kinds": {name: verdict.as_dict() for name, verdict in verdicts.items()},
-    }
+    kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
+    return {"passed": passed, "sentence": sentence, "kinds": kinds}
 
 
 def _two_sentences(result: str, advice: str, numbers: str) -> str:
