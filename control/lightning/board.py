@@ -66,10 +66,9 @@ class Board:
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
         from torch.utils.tensorboard.summary import hparams
 
-        labels: dict[str, Any] = {}
-        for name, value in values.items():
-            # As a number, an integer would be shown as 25.000.
-            labels[_FIRST.get(name, f"set.{name}")] = value if isinstance(value, float) else as_word(value, ",")
+        # As a number, an integer would be shown as 25.000.
+        texts = {name: value if isinstance(value, float) else as_word(value, ",") for name, value in values.items()}
+        labels: dict[str, Any] = {_FIRST.get(name, f"set.{name}"): text for name, text in texts.items()}
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, _ = hparams(labels, {})
         plugin_data = start_summary.value[0].metadata.plugin_data

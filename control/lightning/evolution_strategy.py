@@ -110,9 +110,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Set the module's population. Before the first generation of the second phase, the strategy starts again at
         the current mean, with the settings of that phase."""
-        generations_done = trainer.current_epoch
-        generation = generations_done + 1
-        if generations_done == self.config.second_phase:
+        generation = trainer.current_epoch + 1
+        if trainer.current_epoch == self.config.second_phase:
             self.start(self.mean, generation)
             self.archive.entries.clear()  # their fitness is not comparable with later fitness
             self.flat_generations = 0

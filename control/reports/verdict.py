@@ -287,10 +287,7 @@ def _two_sentences(result: str, advice: str, numbers: str) -> str:
 def read_verdict(folder: Path) -> dict[str, Any]:
     """Return `Verdict.as_dict` of the search in a run folder, {} if it has none."""
     path = folder / SCORES
-    if not path.exists():
-        return {}
-    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return scores.get("verdict", {})
+    return json.loads(path.read_text(encoding="utf-8")).get("verdict", {}) if path.exists() else {}
 
 
 def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CANDIDATES) -> dict[str, Tensor]:

@@ -61,8 +61,7 @@ def version_folders(folder: Path) -> list[Path]:
 
 def newest(folder: Path) -> Path | None:
     """Return the newest run folder, ``version_K`` with the highest K, in ``folder`` (`parent`); None without any."""
-    run_folders = version_folders(folder)
-    return run_folders[-1] if run_folders else None
+    return next(reversed(version_folders(folder)), None)
 
 
 def find_proxy(path: Path) -> Path | None:
