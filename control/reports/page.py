@@ -136,8 +136,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         # Of one group, the sentence before this one also says that it is not solved.
         single = scores["verdict"].removeprefix(NOT_SOLVED)
         sentences.append(single if len(judged) == 1 else f"{label}: {scores['verdict']}")
-    unfinished = [text for group in groups for text in group.unfinished]
-    if unfinished:
+    if unfinished := [text for group in groups for text in group.unfinished]:
         sentences.append(f"Interrupted, or still running: {'; '.join(unfinished)}.")
     some_searches_failed = any(not scores["passed"] for _, scores in searches)
     if some_searches_failed or (verdicts == {"not solved"} and not unfinished):

@@ -100,8 +100,7 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
     if min(learned_score.count, task_score.count) < 2:  # agents that diverged do not count
         return ""
     text = f"with the task's reward, agents return {task_score} after as many steps"
-    num_diverged = len(learned.scores) - learned_score.count
-    if num_diverged:
+    if num_diverged := len(learned.scores) - learned_score.count:
         text += f"; with the learned one, {num_diverged} agents diverged"
     # The median (of the quartiles) is None if the agent solves no test, and without tests or a return that solves.
     learned_steps, task_steps = (describe(agents, config).get("first", [None, None])[1] for agents in (learned, task))

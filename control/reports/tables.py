@@ -103,10 +103,12 @@ class Score:
         rounding = 1e-5 * max(abs(self.mean), abs(other.mean))
         return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
 
-    def failure_to_exceed(self, other: "Score") -> str:
-        """Return words for a comparison in which these returns do not exceed the others: "not clearly better than" if
-        their mean is higher, otherwise "no better than"."""
-        return "not clearly better than" if self.mean > other.mean else "no better than"
+    def failure_to_exceed(self, other: "Score", words: str, other_name: str) -> str:
+        """Return a clause such as ``agents are no better than random play`` if these returns do not exceed the others,
+        or with "not clearly better than" if their mean is higher. Empty if they exceed the others. ``words``, such as
+        ``agents are``, and ``other_name`` are the beginning and the end of the clause."""
+        comparison = "not clearly better than" if self.mean > other.mean else "no better than"
+        return "" if self.exceeds(other) else f"{words} {comparison} {other_name}"
 
     def __str__(self) -> str:
         return number_text(self.mean)

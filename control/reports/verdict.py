@@ -216,10 +216,8 @@ class Verdict(Baselines):
         if self._failure_of_returns or self.progress is None:
             return self._failure_of_returns
         first, winner = self.progress
-        if winner.exceeds(first):
-            return ""
-        comparison = f"the winner is {winner.failure_to_exceed(first)} the first generation"
-        return f"agents are better than random play, but the search gained nothing: {comparison}"
+        failure = winner.failure_to_exceed(first, "the winner is", "the first generation")
+        return failure and f"agents are better than random play, but the search gained nothing: {failure}"
 
     @property
     def _failure_of_returns(self) -> str:
@@ -233,23 +231,20 @@ class Verdict(Baselines):
         if not some_vary and not some_differ:
             return "agents, random play and constant actions have the same return, which shows nothing to learn"
         if teacher is not None and not teacher.exceeds(random):
-            return f"the teacher is {teacher.failure_to_exceed(random)} random play"
+            return teacher.failure_to_exceed(random, "the teacher is", "random play")
         if not agents.exceeds(random):
-            return f"agents are {agents.failure_to_exceed(random)} random play"
+            return agents.failure_to_exceed(random, "agents are", "random play")
         reaches_goal = self.goal is not None and agents.mean >= self.goal
         # The agents may be as good as the teacher, which is no better than a constant action.
         reaches_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
-        if agents.exceeds(constant) or reaches_goal or reaches_teacher:
-            return ""
-        return f"agents are {agents.failure_to_exceed(constant)} the best constant action"
+        failure = agents.failure_to_exceed(constant, "agents are", "the best constant action")
+        return "" if reaches_goal or reaches_teacher else failure
 
     @property
     def doubt(self) -> str:
         """A doubt about the success, because the teacher does not exceed the best constant action. "" if it does."""
-        teacher, constant = self.teacher, self.constant
-        if teacher is None or teacher.exceeds(constant):
-            return ""
-        return f"the teacher is {teacher.failure_to_exceed(constant)} the best constant action"
+        end = "the best constant action"
+        return self.teacher.failure_to_exceed(self.constant, "the teacher is", end) if self.teacher else ""
 
     def as_dict(self) -> dict[str, Any]:
         solved = self.passed and not self.is_unsolved

@@ -78,8 +78,7 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         file = _checkpoint_in(file)
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
-        nearby_files = sorted(file.parent.glob("*.ckpt"))
-        if nearby_files:
+        if nearby_files := sorted(file.parent.glob("*.ckpt")):
             problem += f"; there is {nearby_files[0].name!r} beside it"
         raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     with checked_content(file, resume):
@@ -94,11 +93,9 @@ def _checkpoint_in(folder: Path) -> Path:
     """Return the checkpoint in a folder with checkpoints, in a run's folder, or in the newest run in ``folder`` that
     has one. Raises CheckpointError if there is none. The message then names runs in folders further below."""
     runs = [folder, *reversed(version_folders(folder))]
-    file = find_checkpoint(folder, *(run / "checkpoints" for run in runs))
-    if file is not None:
+    if file := find_checkpoint(folder, *(run / "checkpoints" for run in runs)):
         return file
-    runs_below = _runs_below(folder)
-    if runs_below:
+    if runs_below := _runs_below(folder):
         names = ", ".join(runs_below[:_SHOWN])
         problem = f"is no run, but has {len(runs_below)} below it; allowed: one of {names}"
     else:

@@ -196,8 +196,7 @@ class MetricsFile:
         """Append rows, each with `KEYS` and any tags. The rows are in the file when this returns. If a tag has no
         column yet, the file is written again with a new column."""
         tags = dict.fromkeys(tag for row in rows for tag in row)  # in order, each once
-        new_columns = [tag for tag in tags if tag not in self.columns]
-        if new_columns:
+        if new_columns := [tag for tag in tags if tag not in self.columns]:
             self.columns += new_columns
             _, rows_in_file = _read(self.path)
             self._write(rows_in_file)
