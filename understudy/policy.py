@@ -146,8 +146,7 @@ class Policy:
             raise PolicyError(f"an observation is no array of numbers ({error}); {allowed}") from error
         is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
         are_integers = np.issubdtype(values.dtype, np.integer) and values.ndim < 2
-        are_cells = self._has_cells and are_integers and not is_one_hot
-        if are_cells:
+        if self._has_cells and are_integers and not is_one_hot:
             indices = np.atleast_1d(values)
             if ((indices < 0) | (indices >= self.obs_size)).any():
                 raise PolicyError(f"a cell is {observation}; {allowed}")

@@ -1,6 +1,7 @@
 """Films agents in rendered environments, alone or side by side, as mp4 at the environment's frame rate and as GIF."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +69,8 @@ def new_film(checkpoint: Path, stem: str) -> Path:
 
 def first_free(folder: Path, stem: str) -> Path:
     """Return the path ``STEM_N.mp4`` in ``folder`` with the smallest N (from 0) for which there is no file."""
-    number = 0
-    while (folder / f"{stem}_{number}.mp4").exists():
-        number += 1
-    return folder / f"{stem}_{number}.mp4"
+    paths = (folder / f"{stem}_{number}.mp4" for number in itertools.count())
+    return next(path for path in paths if not path.exists())
 
 
 def film(

@@ -74,7 +74,6 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         self.resumable = True  # whether the next checkpoint must contain all state for a resumed run
 
     def is_over(self) -> bool:
-        """Return whether training is complete."""
         return self.finished_fraction() >= 1
 
     def finished_fraction(self) -> float:
@@ -106,7 +105,6 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         return ""
 
     def is_evaluated(self) -> bool:
-        """Return whether this epoch ended with an evaluation."""
         return self.score() is not None
 
     @abstractmethod

@@ -130,8 +130,7 @@ class ProxyModule(RunModule):
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
         mean: Tensor | None = None  # generations that do not evaluate the mean train no agents on it
-        evaluates_mean = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
-        if evaluates_mean:
+        if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
             mean = self.with_visited_states(self.mean.detach()[0], self.epoch)
             self.set_mean(mean)
         seed, name = self.settings.run.seed, f"generation {self.epoch}"

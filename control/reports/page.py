@@ -126,8 +126,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
     if len(judged) > _MAX_NAMED and verdicts != {""}:
-        num_solved = sum(group.verdict == "solved" for group in judged)
-        sentences.append(f"Solved by {num_solved} of {len(judged)} groups.")
+        sentences.append(f"Solved by {sum(group.verdict == 'solved' for group in judged)} of {len(judged)} groups.")
     if len(groups) == 1 and judged[0].checkpoint_sentence:
         sentences.append(judged[0].checkpoint_sentence)
     searches = [(group.label, folder.scores) for group in judged for folder in group.folders]

@@ -143,11 +143,10 @@ class ReportGroup(Group):
         seeds_of_folder: dict[Path, list[int]] = {}  # in ascending order
         for run in self.runs:
             seeds_of_folder.setdefault(run.source.parent, []).append(run.seed)
-        folders = []
-        for path, seeds in seeds_of_folder.items():
-            seed_range = f"{seeds[0]}-{seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-            folders.append(RunFolder(path, f"seed {seed_range}"))
-        return folders
+        return [
+            RunFolder(path, f"seed {seeds[0]}-{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}")
+            for path, seeds in seeds_of_folder.items()
+        ]
 
     @property
     def is_search(self) -> bool:
@@ -157,10 +156,9 @@ class ReportGroup(Group):
     def tag(self) -> str:
         """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have. Without one, the
         first other tag that all runs have, or else that some runs have. Empty if no return was logged."""
-        for tag in (*_RESULTS, *self.statistics):
-            if tag in self.statistics and self.statistics[tag]["n"] == len(self.runs):
-                return tag
-        return next(iter(self.summary["over_seeds"]), "")  # the first one
+        logged = [tag for tag in (*_RESULTS, *self.statistics) if tag in self.statistics]
+        common = [tag for tag in logged if self.statistics[tag]["n"] == len(self.runs)]
+        return next(iter([*common, *self.summary["over_seeds"]]), "")
 
     @cached_property
     def statistics(self) -> dict[str, Any]:
@@ -235,12 +233,11 @@ class ReportGroup(Group):
             return ""
         from control.storage import checkpoints  # imports torch, which other pages do not need
 
-        try:
+        with contextlib.suppress(UserError):  # the file is damaged
             run_state = checkpoints.load(file).run_state
-        except UserError:  # the file is damaged
-            return ""
-        score = tables.score_text(run_state["best"], self.solved, self.runs)
-        return f"best.ckpt has the agent of epoch {run_state['epoch']:,}: mean greedy return {score}."
+            score = tables.score_text(run_state["best"], self.solved, self.runs)
+            return f"best.ckpt has the agent of epoch {run_state['epoch']:,}: mean greedy return {score}."
+        return ""
 
     @property
     def unfinished(self) -> list[str]:

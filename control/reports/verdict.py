@@ -263,8 +263,7 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     clauses = failures
     if shares:
         clauses = [f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}", *failures]
-        if first_verdict.doubt:
-            clauses.append(first_verdict.doubt)
+        clauses += filter(None, [first_verdict.doubt])
     returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if is_near_teacher else first_verdict.advice, numbers)
