@@ -1,4 +1,4 @@
-"""Numbers and figures of searches: for proxies (`describe`, `fit_figure`) and for hyperparameters (`plot_search`).
+"""Numbers and figures of searches: for proxies (`describe`) and for hyperparameters (`plot_search`).
 
 The importance of hyperparameters is PED-ANOVA (Watanabe, Bansal & Hutter 2023, arXiv 2304.10255), by Optuna. It
 compares the values in the best trials with the values in all trials. Imports neither torch nor Optuna at the start.
