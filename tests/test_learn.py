@@ -21,7 +21,7 @@ from control.commands import learn, learn_stages
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
-from control.reports.stages import is_clearly_sooner
+from control.reports.stages import conclusion, is_clearly_sooner
 from control.reports.tables import Score
 from control.reports.tags import GREEDY, TRAINING
 from control.reports.verdict import Baselines
@@ -163,6 +163,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     page = (folder / "page.html").read_text()
     steps = sum(result.get("real_steps", 0) for result in results.values())
     assert f">{steps:,}</td>" in page and "trained only on the bandit come " in page
+    assert " took " in printed and " of the task" in printed  # the price of the bandit
     events = load_events(folder)
     assert [scalar.value for scalar in events.Scalars("eval/return_greedy")] == [1.0]
     assert events.Tags()["scalars"] == ["eval/return_greedy"] or len(events.Scalars("learn/clone_return")) > 1
@@ -543,3 +544,16 @@ def test_a_function_is_a_teacher_in_python(tmp_path: Path) -> None:
 def test_sooner_means_by_a_fifth_and_by_two_tests(steps: int | None, other_steps: int | None, expected: bool) -> None:
     arms = {"learned": {"median": steps}, "task": {"median": other_steps}}
     assert is_clearly_sooner(arms, "learned", "task", test_every=8) == expected
+
+
+@pytest.mark.parametrize(("median", "text"), [
+    (None, "from agent number 4 on if agents take 50 steps."), (64, "from agent number 4 on if agents take 50 steps."),
+    (10, "from agent number 4 on if agents take 50 steps, from number 16 on if they take 10 as in the race."),
+])  # fmt: skip
+def test_the_price_of_a_bandit_counts_the_faster_agents_of_the_race(median: int | None, text: str) -> None:
+    score = {"mean": 1.0, "error": 0.0, "iqm": 1.0, "bounds": (1.0, 1.0), "count": 8}
+    race = {"agent": "PPO", "gain": False, "test_every": 8, "arms": {"learned": {"median": None}}}
+    race["arms"]["task"] = {"median": median}
+    results = {"probe": {"random": {"mean": 0.0}}, "teacher": {"real_steps": 100, "score": score}, "race": race}
+    results |= {"bandit": {"real_steps": 50}, "exam": {"real": {"PPO": score}, "steps": 50}}
+    assert any(sentence.endswith(text) for sentence in conclusion(results))

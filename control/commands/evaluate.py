@@ -295,7 +295,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
             comparison = reward_comparison(outcome, real_outcome, test_config)
         else:
             footer = (
-                "agents have the same budget and settings on both, which suit the network; --real_steps N trains longer"
+                "both have the settings and steps that suit the network; --real_steps N trains longer on the real one"
             )
     elif options.real_baseline:
         # Agents with settings for the real environment train until they solve it, or for ``max_steps`` steps.

@@ -178,7 +178,10 @@ def _run_stages(task: Task) -> bool:
     if verbose and "exam" in results:
         print(f"\n{returns_table(results)}")
     if verbose and (sentences := conclusion(results)):
-        sentence = " ".join(sentences if failures else sentences[:1])  # the page has the others
-        text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
-        print("\n" + paint(text, "bold", sys.stdout) + "\n")
+        verdict, *remarks = sentences
+        text = wrap_text(verdict_text(verdict, passed=not failures), sys.stdout)
+        print("\n" + paint(text, "bold", sys.stdout))
+        if remarks:
+            print_wrapped(" ".join(remarks))
+        print()
     return not failures

@@ -152,7 +152,8 @@ def _length_text(settings: Settings) -> str:
     end_name = end_setting(settings.run.implementation)
     limits = {end_name: settings.value(end_name), "total_steps": settings.total_steps}
     if end_name == "epochs" and family(settings.run.implementation).learns_from == "steps" and settings.epochs:
-        steps = settings.epochs * settings.schedule.steps_per_epoch
+        # Without a setting ``epochs``, their number follows from ``total_steps``.
+        steps = (settings.value("epochs") or math.inf) * settings.schedule.steps_per_epoch
         limits = {"total_steps": min(steps, settings.total_steps or steps)}
     # The unit of "total_steps", for example, is "steps".
     units = {name.rpartition("_")[2]: limit for name, limit in limits.items() if limit is not None}

@@ -9,7 +9,7 @@ import numpy as np
 
 from control.reports.figures import GREY
 from control.reports.runs import Array, Run
-from control.reports.statistics import interval, iqm
+from control.reports.statistics import MIN_RUNS, interval, iqm
 from control.reports.tags import FITNESS, REWARD_RATE, TAGS, of_search
 from envs.names import reward_threshold
 from models.settings import UserError
@@ -96,10 +96,18 @@ def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "
 
 GRID_POINTS = 200
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
-CURVES_NOTE = (
-    "line: mean over seeds, as a centred moving average over 2 % of the points; band: 95 % bootstrap interval of the "
-    "mean of three seeds or more; dashed: interquartile mean; thin: single seeds"
-)
+
+
+def curves_note(num_seeds: int) -> str:
+    """Return a text that explains the lines of `draw_curves`, for arms of at most ``num_seeds`` seeds."""
+    lines = ["line: mean over seeds, as a centred moving average over 2 % of the points"]
+    if num_seeds == 1:
+        lines = ["line: centred moving average over 2 % of the points"]
+    if num_seeds >= MIN_RUNS:
+        lines += ["band: 95 % bootstrap interval of the mean of three seeds or more", "dashed: interquartile mean"]
+    if num_seeds > 1:
+        lines.append("thin: single seeds")
+    return "; ".join(lines)
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:

@@ -312,7 +312,8 @@ def _draw_panels(
     arms = [arm for panel in panels for arm in panel.arms]
     row_lengths = [length for panel_list in panel_lists for length in figures.balanced(len(panel_list))]
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
-    title, note = figure.heading(arms), curves.CURVES_NOTE
+    title = figure.heading(arms)
+    note = curves.curves_note(max(len(values) for arm in arms for _, values in arm.curves.values()))
     cells, size = figures.rows(*row_lengths), (figures.WIDTH, row_height * len(row_lengths))
     with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend

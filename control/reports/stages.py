@@ -77,6 +77,10 @@ def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
         sentences.append(f"On the task itself, agents come {ways} of the way in {exam['steps']:,} steps.")
         pays_from = steps // exam["steps"] + 1
         cost += f", so the bandit pays from agent number {pays_from} on if agents take {exam['steps']:,} steps"
+        race_steps = results["race"]["arms"]["task"]["median"] if "race" in results else None
+        if race_steps is not None and race_steps < exam["steps"]:
+            pays_from = int(steps // race_steps) + 1
+            cost += f", from number {pays_from} on if they take {race_steps:,.0f} as in the race"
     return [*sentences, f"{cost}.", "The bandit contains the teacher's policy, so agents are hardly better."]
 
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from control.reports import scores
 from control.reports.curves import (
-    CURVES_NOTE,
     RETURN_LABEL,
     STEPS_LABEL,
     Level,
+    curves_note,
     draw_curves,
     draw_levels,
     on_grid,
@@ -171,7 +171,8 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = solved_levels(comparison.game)
     lengths = [returns, *balanced(len(panels) - returns, max_columns=2)]
-    with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=CURVES_NOTE) as axes:
+    note = curves_note(max(counts))
+    with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=note) as axes:
         for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
             for name, arm in comparison.arms.items():
                 if arm.implementation in names:
