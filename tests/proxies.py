@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
 from envs.make import make_environment
@@ -81,42 +80,6 @@ def outputs_of(tensors: dict[str, Tensor], config: Any, name: str, x: Tensor) ->
         x = F.linear(x, tensors[f"{name}.{i}.weight"].double(), tensors[f"{name}.{i}.bias"].double())
         x = PLAIN[config.proxy_activation_fn](x) if i < depth - 1 else x
     return x
-
-
-def encoded(spaces: Spaces, actions: Any) -> Tensor:
-    """Actions as inputs of networks, float32 ``[N, A]``: one-hot if discrete."""
-    numbers = torch.as_tensor(actions)
-    if isinstance(spaces.actions, Discrete):
-        return F.one_hot(numbers.reshape(-1), spaces.actions.n).float()
-    return numbers.reshape(-1, spaces.actions.size)
-
-
-def plain_step(path: Path | str, kind: str, state: Tensor, action: Tensor) -> dict[str, Tensor]:
-    """One step from ``state [B, S]`` by encoded actions ``[B, A]``, by plain layers: reward ``[B]`` and, of an MDP,
-    next state ``[B, S]`` and done ``[B]``."""
-    (config, spaces, _), tensors = KINDS[kind], load_file(path)
-    if config.reward_form != "free":
-        return {"reward": _target_reward(tensors, config, spaces, state, action)}
-    x = torch.cat([action, state], 1)
-    reward = outputs_of(tensors, config, "reward", x)[:, 0]
-    if config.proxy == "bandit":
-        return {"reward": reward}
-    state = outputs_of(tensors, config, "state", x)
-    return {"reward": reward, "done": outputs_of(tensors, config, "done", x)[:, 0], "state": state}
-
-
-def _target_reward(tensors: dict[str, Tensor], config: Any, spaces: Spaces, state: Tensor, action: Tensor) -> Tensor:
-    """Rewards ``[B]`` by a target."""
-    aim = outputs_of(tensors, config, "target", (state - tensors["target.center"]) / tensors["target.spread"])
-    if isinstance(spaces.actions, Discrete):  # by whether actions are equal
-        distance = (action - F.one_hot(aim.argmax(1), spaces.actions.n)).abs()
-    else:
-        low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
-        distance = ((2 * (action - low) / (high - low) - 1).clamp(-1, 1) - aim.clamp(-1, 1)).abs()
-    if config.reward_form == "absolute":
-        return -distance.mean(1)
-    reward = -distance.square().mean(1)
-    return reward if config.reward_form == "squared" else (4 * reward).exp()
 
 
 def _usual_done(networks: Networks, parameters: Tensor) -> float:

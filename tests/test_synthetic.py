@@ -77,16 +77,6 @@ def test_low_done_bias_prevents_ends() -> None:
     assert (first.done > 0.5).any() and not (second.done > 0.5).any()
 
 
-def test_bandit_episodes_have_one_step() -> None:
-    dynamics = dynamics_of(config(proxy="bandit", raw_done=True))
-    assert set(dynamics.program.networks.mlps) == {"reward", "initial"}
-    environment = TensorEnvironment(dynamics, 3, 4)
-    obs, action = environment.reset(torch.arange(12).view(3, 4)), torch.randint(2, (3, 4))
-    step = environment.step(action)
-    assert step.terminated.all() and step.discount is None and torch.equal(step.obs, obs)
-    assert torch.equal(step.reward, dynamics.program.step(obs, action).reward)
-
-
 WIDE = Spaces((3,), Continuous((-1.0, -2.0), (1.0, 6.0)), max_episode_steps=9)
 
 

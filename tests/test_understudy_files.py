@@ -16,12 +16,9 @@ import trainer
 import understudy
 from fake_runs import Shown, refused
 from models.proxies import files
-from models.proxies.synthetic.networks import Networks
 from models.registry import family
 from models.settings import allowed, bounds, kinds
-from models.spaces import Discrete
-from proxies import DESCRIPTION, KINDS, REWARDS, encoded, outputs_of, plain_step, written
-from rounding import assert_near
+from proxies import DESCRIPTION, KINDS, REWARDS, written
 from understudy import ProxyError
 from understudy.kinds import KINDS as FILE_KINDS
 from understudy.kinds import MODES
@@ -43,37 +40,6 @@ def test_save_and_load_round_trip(path: Path, kind: str) -> None:
     assert loaded.networks.size == len(parameters)
     written(path, kind, description={"scores": [{"again": float("nan")}, (1.5, float("inf"))]})
     assert files.load(path).description == {"scores": [{"again": None}, [1.5, None]]}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_step_equals_plain_linear_layers(path: Path, kind: str) -> None:
-    parameters, (config, spaces, _) = written(path, kind), KINDS[kind]
-    tensors, generator = load_file(path), torch.Generator().manual_seed(1)
-    state = torch.randn(50, *spaces.obs_shape, generator=generator)
-    if isinstance(spaces.actions, Discrete):
-        action = torch.randint(spaces.actions.n, (50,), generator=generator)
-    else:
-        action = 3 * torch.randn(50, spaces.actions.size, generator=generator)
-    program = Networks(config, spaces).with_weights(parameters[None])
-    step, expected = program.step(state[None], action[None]), plain_step(path, kind, state, encoded(spaces, action))
-    actual = {"reward": step.reward[0]}
-    if config.proxy == "mdp":
-        actual |= {"state": step.next_state[0], "done": step.done[0]}
-    if latent := program.networks.latent_size:
-        noise = torch.randn(50, latent, generator=generator)
-        actual["initial"] = program.first_states(noise[None])[0]
-        expected["initial"] = outputs_of(tensors, config, "initial", noise)
-    assert actual.keys() == expected.keys() and actual["reward"].std() > 0.03
-    for name, value in actual.items():
-        assert_near(value, expected[name])
-    used = {*actual}
-    if config.reward_form != "free":
-        used = used - {"reward"} | {"target"}
-    if config.first_states == "table":
-        table = tensors["states.table"]
-        assert torch.equal(program.table_rows(torch.tensor([[0, len(table) - 1]]))[0], table[[0, len(table) - 1]])
-        used.add("states")
-    assert {name.partition(".")[0] for name in tensors} == used, "the program uses all of them"
 
 
 def test_invalid_parameters_are_not_written(path: Path) -> None:
