@@ -8,11 +8,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from helpers import torch_mlp
-from models.agents.ddqn.agent import Agent, DuelingQNetwork
+from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.spaces import Discrete, Spaces
-from models.streams import Streams
 from models.varied import sample_config
 from rounding import assert_near
 from test_off_policy import OBS, live
@@ -81,36 +79,9 @@ def test_update_by_hand() -> None:
     assert_near(agent.target_parameters.data, expected)
 
 
-@pytest.mark.parametrize("raw", [-0.5, 0.25, 1.5])
-def test_fractional_discount_scales_the_next_value(raw: float) -> None:
-    agent = make_agent(dataclasses.replace(NOW, discount=0.9), (0,))
-    obs = torch.randn(1, 1, OBS)
-    action = agent.act(obs)
-    old_q = [agent.network(flat.data, obs)[0, 0] for flat in (agent.flat_parameters, agent.target_parameters)]
-    agent.observe(obs, action, obs, torch.ones(1, 1), torch.full((1, 1), raw), torch.ones(1, 1, dtype=torch.bool))
-    td_target = 1 + 0.9 * raw * old_q[1][old_q[0].argmax()]
-    assert agent.learn().item() == pytest.approx((old_q[0][action.item()] - td_target).item() ** 2, rel=1e-4)
-
-
 HEADS = {
     "plain": {}, "dueling": {"head": "dueling"}, "dueling-batch": {"head": "dueling", "dueling_mean": "batch"},
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("mean", ["row", "batch"])
-def test_dueling_values_subtract_the_mean_advantage(mean: str) -> None:
-    """Wang et al. 2016, equation 9, or the public code's mean over the batch."""
-    network = make_agent(dataclasses.replace(NOW, head="dueling", dueling_mean=mean)).network
-    assert isinstance(network, DuelingQNetwork)
-    flat, obs = network.initial(Streams([3])), torch.randn(1, 5, OBS)
-    feature_weights, value_weights, advantage_weights = flat[0].split([part.size for part in network.parts])
-    features = torch_mlp(network.features, feature_weights, obs[0])
-    value, advantage = (
-        torch_mlp(part, weights, features)
-        for part, weights in ((network.value, value_weights), (network.advantage, advantage_weights))
-    )
-    expected = value + advantage - (advantage.mean() if mean == "batch" else advantage.mean(1, keepdim=True))
-    torch.testing.assert_close(network(flat, obs)[0], expected)
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -296,15 +296,6 @@ def test_files_that_cannot_be_written_or_read_are_errors(tmp_path: Path) -> None
         understudy.Policy(tmp_path / "absent")
 
 
-def test_no_file_is_replaced(tmp_path: Path) -> None:
-    agent = build("DDQN", spaces_of("cartpole"), [3])
-    path = exported(agent, tmp_path / "agent.safetensors")
-    content = path.read_bytes()
-    with pytest.raises(SettingError, match="allowed: a new file"):
-        exported(agent, path)
-    assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
-
-
 HEADER: dict[str, Any] = {
     "format": 1, "game": "cartpole", "implementation": "DDQN", "actions": {"n": 2}, "cells": False, "head": "argmax",
     "activations": ["tanh"],

@@ -16,14 +16,6 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_member_alone_equals_member_in_company(name: str) -> None:
-    joint_draws = DRAWS[name](Streams([3, 4, 5]))
-    for m, seed in enumerate([3, 4, 5]):
-        assert torch.equal(joint_draws[m], DRAWS[name](Streams([seed]))[0])
-    assert not torch.equal(joint_draws[0], joint_draws[1])
-
-
-@pytest.mark.parametrize("name", DRAWS)
 def test_shared_streams_equal_separate_streams(name: str) -> None:
     shared, plain_streams = lockstep_streams([5, 3, 5, 5, 4], "x"), Streams.from_name([5, 3, 5, 5, 4], "x")
     assert isinstance(shared, SharedStreams) and len(shared) == 5 and len(shared.generators) == 3
