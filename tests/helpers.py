@@ -234,13 +234,6 @@ def numbers(loop: Any, row: dict[str, Tensor], member: int) -> dict[str, Tensor]
     return weights | metrics | {"env_steps": loop.env_steps[member]}
 
 
-def same_numbers(first: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    """Bitwise equality, with NaN equal to NaN."""
-    assert first.keys() == other.keys()
-    different = [name for name in first if not torch.equal(first[name].nan_to_num(7e7), other[name].nan_to_num(7e7))]
-    assert not different
-
-
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 SMALL_RUN = {

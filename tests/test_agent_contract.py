@@ -21,11 +21,11 @@ from helpers import (
     can_play,
     config_of,
     default_game,
+    different,
     loop_of,
     numbers,
     on_policy,
     place,
-    same_numbers,
     spoil,
     tiny,
 )
@@ -118,7 +118,7 @@ def test_member_alone_equals_member_in_company(case: str, game: str, compiled: b
             spoil(*place(joint_loop, broken))
         row, alone_row = joint_loop.epoch(), alone.epoch()
         history.append(numbers(joint_loop, row, m))
-        same_numbers(numbers(alone, alone_row, 0), history[-1])
+        assert not [*different(numbers(alone, alone_row, 0), history[-1])]
         assert set(alone_row) <= explanations().keys(), "a family logs what docs/tensorboard.md explains"
         assert alone_row.keys() >= {joint_loop.loss_tag, "rollout/return_mean", "rollout/length_mean"}
         assert "train/learning_rate" in alone_row or case in CASES and tiny(case).schedule.gradient_steps == 0
@@ -165,7 +165,7 @@ def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_
     for _ in range(2):  # longer than a block of 128 random numbers
         rows = source_loop.epoch(), other.epoch()
         for m in range(2):
-            same_numbers(*(numbers(loop, row, m) for loop, row in zip((source_loop, other), rows, strict=True)))
+            assert not [*different(*(numbers(*pair, m) for pair in zip((source_loop, other), rows, strict=True)))]
     assert torch.equal(source_loop.evaluate(3).returns, other.evaluate(3).returns)
 
 

@@ -13,7 +13,7 @@ from models.agents.ddqn.config import Config
 from models.spaces import Discrete, Spaces
 from models.varied import sample_config
 from rounding import assert_near
-from test_off_policy import OBS, live
+from test_off_policy import OBS, learned, live
 
 ACTIONS = 3
 SPACES = Spaces((OBS,), Discrete(ACTIONS))
@@ -22,17 +22,6 @@ NOW = Config(hidden_sizes=(9,), batch_size=7, init_episodes=0, feature_dim=6)  #
 
 def make_agent(config: Config = NOW, seeds: Any = (0, 1, 2), spaces: Spaces = SPACES) -> Agent:
     return Agent(config, spaces, list(seeds))
-
-
-def learner_state(agent: Agent) -> dict[str, Tensor]:
-    optimizer = agent.optimizer
-    return {
-        "online": agent.flat_parameters.data,
-        "target": agent.target_parameters.data,
-        "mean": optimizer.mean,
-        "square": optimizer.square,
-        "count": optimizer.count,
-    }
 
 
 def set_action_values(agent: Agent, flat: Tensor, values: list[list[list[float]]]) -> None:
@@ -93,15 +82,15 @@ def test_metrics_by_current_weights(head: str) -> None:
     live(agent, 24)
     assert all(agent.metrics()[name].isnan().all() for name in names)
     live(agent, 6, first=24)
-    old_state = {name: value.clone() for name, value in learner_state(agent).items()}
+    old_state = learned(agent)
     metrics = agent.metrics()
-    for name, value in learner_state(agent).items():
+    for name, value in learned(agent).items():
         assert torch.equal(value, old_state[name]) and not value.requires_grad, name
     batch = agent.replay_buffer.sample(agent.random_numbers["replay"][:, -1])
     chosen_q = agent.values(batch["obs"]).gather(2, batch["action"].long().unsqueeze(2))
     torch.testing.assert_close(metrics["train/q_mean"], chosen_q.mean((1, 2)))
     agent.update({"replay": agent.random_numbers["replay"][:, -1]})
-    gradient = (agent.optimizer.mean - 0.9 * old_state["mean"]) / 0.1  # by Adam's mean of gradients
+    gradient = (agent.optimizer.mean - 0.9 * old_state["actor mean"]) / 0.1  # by Adam's mean of gradients
     torch.testing.assert_close(metrics["train/grad_norm"], gradient.norm(dim=1), rtol=1e-3, atol=1e-5)
 
 
@@ -163,5 +152,5 @@ def test_varied_member_equals_plain_agent(head: str) -> None:
         for agent in (varied, plain):
             live(agent, 20)
         assert plain.member_configs == [dataclasses.replace(varied.member_configs[0], vary_hp=False)]
-        for name, value in learner_state(varied).items():
-            assert torch.equal(value, learner_state(plain)[name]), (seed, name)
+        for name, value in learned(varied).items():
+            assert torch.equal(value, learned(plain)[name]), (seed, name)

@@ -27,6 +27,7 @@ rewards, exam, physics = (
 )  # fmt: skip
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
 parity, tasks = load_script("model_generalisation/parity"), load_script("learned_tasks")
+bugs = load_script("synthetic_environments/planted_bugs")
 TEXT, RESULTS, IMAGES = ROOT / "pyproject.toml", ROOT / "docs/results", ROOT / "docs/images"
 OTHER = RESULTS / "reliability.json"
 NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: a new file, or one of this script"
@@ -44,6 +45,7 @@ def test_the_figure_of_learned_tasks_has_short_names() -> None:
     (physics, "--spread 0.5", "spread is 0.5; allowed: number, at least 1.0, at most 10.0"),
     (exam, "cartpole-bandit pendulum-bandit", "'pendulum-bandit', whose actions are continuous; allowed with DDQN"),
     (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
+    (bugs, "--seeds 0", "seeds is 0"),
     (cells, ". --plot_format jpg", "plot_format is 'jpg'; allowed: png, pdf, svg"),
 ])  # fmt: skip
 def test_flag_error_message(
@@ -189,9 +191,6 @@ def test_curves_are_smoothed_thinned_and_aligned(logdir: Path) -> None:
         cells.curves(runs, "eval/return_greedy", 21, 1)
 
 
-bugs = load_script("synthetic_environments/planted_bugs")
-
-
 @pytest.mark.parametrize(
     ("agent", "bug", "updates"),
     [
@@ -216,7 +215,3 @@ def test_next_observation_is_kept_at_the_end_of_an_episode() -> None:
     next_obs, rewards, terminated, ended = steps.step(bugs.torch.zeros(bugs.NUM_ENVS, dtype=bugs.torch.int64))
     assert terminated.all() and ended.all() and rewards.shape == (bugs.NUM_ENVS,)
     assert not (steps.obs == next_obs).all() and not (steps.obs == obs).all()
-
-
-def test_options_are_checked(capsys: Shown) -> None:
-    refused(bugs.main, ["--seeds", "0"], "seeds is 0", capsys)

@@ -1,6 +1,5 @@
 """Loops of steps and of episodes: transitions, episode seeds, selected members and resuming."""
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from control.loops.rollout import rollout
 from control.loops.steps import BLOCK, Ended, StepLoop
-from envs.base import Environment, Step
+from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
@@ -166,76 +165,43 @@ def test_resumed_loop_has_the_same_episodes_after_the_first_block() -> None:
         assert torch.equal(loop.seeds, resumed.seeds) and torch.equal(loop.obs, resumed.obs)  # type: ignore[arg-type]
 
 
-TERMINATES, TRUNCATES = 10_000, 20_000
-
-
-class Scripted:
-    """Episodes as long as their seed says (modulo 10000). A step pays 100 * seed + age; the observation is the age."""
-
-    spaces = Spaces((1,), Discrete(3))
-
-    def __init__(self, members: int, envs: int):
-        self.members, self.envs = members, envs
-        self.age = torch.full((members, envs), -1)
-        self.seeds = torch.zeros(members, envs, dtype=torch.int64)
-        self.steps_taken = torch.zeros(members, envs, dtype=torch.int64)
-
-    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        assert where is not None
-        self.seeds, self.age = torch.where(where, seeds, self.seeds), torch.where(where, 0, self.age)
-        return self.age.float()[..., None]
-
-    def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        assert active is not None and actions.shape == (self.members, self.envs)
-        assert (self.age < self.seeds % 10_000)[active].all(), "a step after the end of an episode"
-        self.steps_taken += active
-        reward = torch.where(active, 100.0 * (self.seeds % 10_000) + self.age, 0.0)
-        self.age = self.age + active
-        done = active & (self.age == self.seeds % 10_000)
-        return Step(
-            self.age.float()[..., None], reward, done & (self.seeds < TRUNCATES), done & (self.seeds >= TRUNCATES)
-        )
-
-    def close(self) -> None:
-        pass
-
-
 class Watching:
-    """Acts ``age % 3``, and remembers what it was told."""
+    """Acts by the third number, and remembers rewards."""
 
     def __init__(self) -> None:
         self.rewards: list[Tensor] = []
 
     def act(self, obs: Tensor) -> Tensor:
-        return obs[..., 0].long() % 3
+        return (obs[..., 2] > 0).long()
 
     def advance(self, reward: Tensor) -> None:
         self.rewards.append(reward.clone())
 
 
-LENGTHS = [[3, 1, 5], [2, 4, 1]]
-SEEDS = torch.tensor(LENGTHS) + torch.tensor([TERMINATES, TERMINATES, TRUNCATES])
-
-
-def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
-    environment, actor = Scripted(2, 4), Watching()
-    trajectory = rollout(actor, environment, SEEDS)
-    assert torch.equal(trajectory.valid, torch.arange(5)[:, None, None] < torch.tensor(LENGTHS))
-    assert trajectory.lengths.tolist() == LENGTHS
-    assert environment.steps_taken[:, :3].tolist() == LENGTHS and environment.steps_taken[:, 3].sum() == 0
-    assert torch.equal(torch.stack(actor.rewards), trajectory.reward)
-    for m, e in product(range(2), range(3)):
-        length = LENGTHS[m][e]
-        ages = list(range(length))
-        assert trajectory.obs[:length, m, e, 0].tolist() == ages
-        assert trajectory.action[:length, m, e].tolist() == [age % 3 for age in ages]
-        assert trajectory.reward[:, m, e].tolist() == [100.0 * length + age for age in ages] + [0.0] * (5 - length)
-        assert trajectory.final_obs[m, e].item() == length
-        assert trajectory.returns[m, e] == trajectory.reward[:, m, e].sum()
-        # at the last step and apart
-        last, all_false = [step == length - 1 for step in range(5)], [False] * 5
-        assert trajectory.terminated[:, m, e].tolist() == (all_false if e == 2 else last)
-        assert trajectory.truncated[:, m, e].tolist() == (last if e == 2 else all_false)
+def test_trajectory_has_every_step_of_episodes_played_alone() -> None:
+    environment, policy, seeds = synthetic(8, 4), Watching(), torch.arange(24).view(8, 3)
+    trajectory = rollout(policy, environment, seeds)
+    assert torch.equal(torch.stack(policy.rewards), trajectory.reward)
+    assert torch.equal(environment.age[:, :3], trajectory.lengths) and not environment.age[:, 3].any()
+    assert trajectory.lengths.unique().numel() > 2 and trajectory.truncated.any() and trajectory.terminated.any()
+    for e in range(3):
+        alone, running, total = synthetic(8, 1), torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, 1)
+        obs = alone.reset(seeds[:, e : e + 1])
+        for t in range(len(trajectory.valid)):
+            action, row = policy.act(obs), (t, slice(None), slice(e, e + 1))
+            step = alone.step(action)
+            total = total + step.reward * running
+            assert torch.equal(trajectory.valid[row], running)
+            assert torch.equal(trajectory.terminated[row], step.terminated & running)
+            assert torch.equal(trajectory.truncated[row], step.truncated & running)
+            assert torch.equal(trajectory.action[row][running], action[running])
+            torch.testing.assert_close(trajectory.reward[row], step.reward * running)
+            torch.testing.assert_close(trajectory.obs[row][running], obs[running])
+            ended = running & step.done
+            torch.testing.assert_close(trajectory.final_obs[:, e : e + 1][ended], step.obs[ended])
+            obs, running = step.obs, running & ~step.done
+        assert not running.any()
+        torch.testing.assert_close(trajectory.returns[:, e : e + 1], total)
 
 
 def test_random_actions_cover_the_space_evenly() -> None:

@@ -503,12 +503,6 @@ def test_a_teacher_trains_until_its_returns_are_flat() -> None:
     assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]
 
 
-def test_a_search_is_no_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trainer.main(["--learn", "cartpole", "--implementation", "SE", "--logdir", str(tmp_path)]) == 2
-    assert "implementation is 'SE', which learns a proxy; allowed" in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize(("game", "policy", "best"), [("Order", "fourteen", "14"), ("Orders", "two_and_one", "[2, 1]")])
 def test_actions_of_constants_and_functions_are_the_environments(game: str, policy: str, best: str) -> None:
     """Actions that do not count from 0, or have several parts; and more of them than play at length."""
@@ -519,15 +513,6 @@ def test_actions_of_constants_and_functions_are_the_environments(game: str, poli
         act = teacher(f"test_learn:{policy}", name, real.spaces)
         obs = real.reset(Streams([0]).episode_seeds(3))
         assert real.step(act(obs[0])[None]).reward.tolist() == [[0.0] * 3]
-
-
-@pytest.mark.parametrize(("game", "policy", "problem"), [
-    ("Orders", "nine", "[9 9] is not in MultiDiscrete([5 7])"), ("Order", "left", "0 is not in Discrete(40, start=1)"),
-])  # fmt: skip
-def test_an_action_outside_of_its_space_is_an_error(game: str, policy: str, problem: str) -> None:
-    spaces = make_environment(f"test_learn:{game}-v0", 1, 1).spaces
-    with pytest.raises(SettingError, match=re.escape(f"which failed: {problem}")):
-        teacher(f"test_learn:{policy}", f"test_learn:{game}-v0", spaces)
 
 
 def test_a_function_is_a_teacher_in_python(tmp_path: Path) -> None:

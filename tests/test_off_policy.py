@@ -60,8 +60,8 @@ def perturb_targets(agent: TwinCriticAgent) -> None:
             target.data += 0.3 * torch.randn(target.shape, generator=g)
 
 
-def learned(agent: TwinCriticAgent) -> dict[str, Tensor]:
-    parts = {"actor": agent.optimizer, "critics": agent.critics.optimizer}
+def learned(agent: Any) -> dict[str, Tensor]:
+    parts = {"actor": agent.optimizer} | ({"critics": agent.critics.optimizer} if hasattr(agent, "critics") else {})
     states = {
         f"{part} {name}": value for part, optimizer in parts.items() for name, value in optimizer.state_dict().items()
     }

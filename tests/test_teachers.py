@@ -1,5 +1,6 @@
 """Bandits cloned from a policy, hand-written or trained, and bandits of a few pairs of state and action."""
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import test_learn  # noqa: F401  # registers environments
 import trainer
 from conftest import Finished
 from control.cli import parse
@@ -150,19 +152,22 @@ def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "words", "game"),
     [
-        ("test_teachers:nobody", "module:function"),
-        ("test_teachers:late", "the action 2; allowed: whole numbers, 0 to 1"),
-        ("test_teachers:broken", "failed: no such policy"),
-        ("test_teachers:half", r"the action 0\.5; allowed: whole numbers, 0 to 1"),
-        ("test_teachers:lost", "gives numbers that are not finite; allowed"),
-        ("test_teachers:ending", "failed: 3; allowed: a function"),
+        ("test_teachers:nobody", "module:function", "cartpole"),
+        ("test_teachers:late", "the action 2; allowed: whole numbers, 0 to 1", "cartpole"),
+        ("test_teachers:broken", "failed: no such policy", "cartpole"),
+        ("test_teachers:half", "the action 0.5; allowed: whole numbers, 0 to 1", "cartpole"),
+        ("test_teachers:lost", "gives numbers that are not finite; allowed", "cartpole"),
+        ("test_teachers:ending", "failed: 3; allowed: a function", "cartpole"),
+        ("test_learn:nine", "failed: [9 9] is not in MultiDiscrete([5 7])", "test_learn:Orders-v0"),
+        ("test_learn:left", "failed: 0 is not in Discrete(40, start=1)", "test_learn:Order-v0"),
     ],
 )
-def test_invalid_teacher_is_an_error(source: str, words: str) -> None:
-    with pytest.raises(SettingError, match=f"start_from is '{source}'.*{words}"):
-        teacher(source, "cartpole", CARTPOLE)(torch.zeros(3, 4))
+def test_invalid_teacher_is_an_error(source: str, words: str, game: str) -> None:
+    spaces = make_environment(game, 1, 1).spaces
+    with pytest.raises(SettingError, match=f"start_from is '{source}'.*{re.escape(words)}"):
+        teacher(source, game, spaces)(torch.zeros(3, *spaces.obs_shape))
 
 
 def test_continuous_actions_are_clipped() -> None:
@@ -170,11 +175,6 @@ def test_continuous_actions_are_clipped() -> None:
         torch.tensor([[1.0, 0, 0], [-1.0, 0, 0], [0.0, 1, 0]])
     )
     assert actions.tolist() == [[2.0], [-2.0], [0.0]]
-
-
-def test_teacher_of_another_environment_is_refused(agent: str) -> None:
-    with pytest.raises(SettingError, match="an agent on cartpole; allowed: one on acrobot"):
-        teacher(agent, "acrobot", make_environment("acrobot", 1, 1).spaces)
 
 
 def test_agents_learn_on_a_cloned_bandit(tmp_path: Path, capsys: Any) -> None:
