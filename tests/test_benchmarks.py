@@ -20,6 +20,7 @@ from benchmarks.plain import ddqn as plain_ddqn
 from benchmarks.plain import policy_gradients as plain_pg
 from conftest import ROOT
 from fake_runs import Shown
+from helpers import torch_network
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.registry import default_config, search_defaults
@@ -66,19 +67,8 @@ def test_faster_is_claimed_only_if_every_round_was() -> None:
     assert verdicts == ["faster", "slower", "no clear difference", "no clear difference"]
 
 
-@torch.no_grad()
-def load_flat(network: nn.Module, flat: torch.Tensor) -> None:
-    """Loads weights from one vector ``[D]``: each layer's weights, ``[inputs, outputs]``, then its biases."""
-    for layer in network.modules():
-        if isinstance(layer, nn.Linear):
-            count, outputs = layer.weight.numel(), layer.out_features
-            layer.weight.data.copy_(flat[:count].view(layer.in_features, outputs).T)
-            layer.bias.data.copy_(flat[count : count + outputs])
-            flat = flat[count + outputs :]
-
-
 def flat_of(network: nn.Module) -> torch.Tensor:
-    """The inverse of `load_flat`."""
+    """Each layer's weights, ``[inputs, outputs]``, then its biases."""
     linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
     return torch.cat([part.detach().flatten() for layer in linear for part in (layer.weight.T, layer.bias)])
 
@@ -121,8 +111,8 @@ def test_plain_policy_gradient(implementation: str) -> None:
         assert our_agent.network.critic is not None
         pairs.append((plain.critic, our_agent.network.critic))
     old_weights = [network.flat.detach().clone() for _, network in pairs]
-    for (plain_network, _), flat in zip(pairs, old_weights, strict=True):
-        load_flat(plain_network, flat[0])
+    for plain_network, network in pairs:
+        plain_network.load_state_dict(torch_network(network, 0, nn.ReLU()).state_dict())
     for seed in range(3):
         trajectory = make_trajectory([[3, 7]], seed=seed)
         plain.learn([plain_episode(trajectory, 0), plain_episode(trajectory, 1)])

@@ -9,7 +9,7 @@ import trainer
 from control.cli import parse as config
 from control.cli.settings import as_dict
 from envs.base import EnvironmentFault
-from helpers import output_of, start
+from helpers import output_of
 from models.registry import family, implementations
 from models.settings import SettingError
 
@@ -31,16 +31,6 @@ heavy = {"torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy"
 print("HEAVY", sorted(heavy & set(sys.modules)))
 """
     assert output_of(code).endswith("HEAVY []\n")
-
-
-@pytest.mark.parametrize(("word", "status", "message"), [
-    ("--help", 0, ""), ("--learning_rat=1", 2, "error: --learning_rat is unknown; did you mean '--lr'?\n"),
-])  # fmt: skip
-def test_exit_status_and_streams(word: str, status: int, message: str) -> None:
-    """An error is one line on stderr without output on stdout."""
-    process = start([word])
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err, out == "") == (status, message, status == 2)
 
 
 @pytest.mark.parametrize("name", implementations())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import build, tiny
-from models.agents.command_conditioned.commands import level_weights, rank
+from models.agents.command_conditioned.commands import rank
 from models.losses import cross_entropy, exponential_weights
 from models.registry import family
 from models.spaces import Continuous, Discrete, Spaces
@@ -143,11 +143,6 @@ def test_rank_by_hand() -> None:
     torch.testing.assert_close(
         rank(torch.tensor([[2.0, 3.0]]), torch.full((1, 2, 4), 3.0), levels)[0], table[0, [0, 7]]
     )
-
-
-def test_level_weights_by_hand() -> None:
-    """Borders 0, 0.3, 0.7 and 1."""
-    torch.testing.assert_close(level_weights(torch.tensor([0.1, 0.5, 0.9])), torch.tensor([0.3, 0.4, 0.3]))
 
 
 def test_rank_commands_have_their_range() -> None:

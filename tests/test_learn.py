@@ -31,7 +31,6 @@ from helpers import load_events
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
 from models.settings import SettingError
-from models.spaces import Discrete
 from models.streams import Streams
 
 
@@ -380,21 +379,6 @@ def test_agents_on_a_task_without_default_settings_have_scales(
     task = learn_stages.Task(settings, tmp_path, spaces, {}, verbose=False)
     config = learn_stages._settings_on_task(task, "PPO")
     assert (config.normalize_obs, config.normalize_reward, config.scale_actions) == scales
-
-
-def test_returns_of_a_policy_are_discounted() -> None:
-    """Right of cell 2, the goal is 3 steps away: the return is the discount to the power of the steps before it."""
-    spaces = make_environment("test_learn:Corridor-v0", 1, 1).spaces
-    assert spaces.actions == Discrete(2)
-    steps: list[int] = []
-    episodes = TeacherEpisodes(
-        teacher("test_learn:right", "test_learn:Corridor-v0", spaces), "test_learn:Corridor-v0", 0, steps.append
-    )
-    obs, returns = episodes.returns(0.5, 64)
-    cells = obs.argmax(1)
-    # The longest way leaves 12 - 6 steps to the policy, which needs at most 5.
-    torch.testing.assert_close(returns, 0.5 ** (4.0 - cells))
-    assert len(cells.unique()) >= 4 and sum(steps) >= len(cells)
 
 
 def test_a_truncated_episode_continues_with_its_last_rewards() -> None:

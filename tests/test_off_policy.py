@@ -1,7 +1,6 @@
 """TD3, its discrete form and SAC: distributions and gradients against torch, delayed updates and exploration."""
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -208,40 +207,6 @@ def test_actor_is_updated_after_every_delay_of_its_member(config: Any) -> None:
     assert agent.critics.optimizer.count.tolist() == [10, 8, 6] and agent.optimizer.count.tolist() == [3, 2, 2]
 
 
-def test_random_actions_before_learning() -> None:
-    agent = make_agent(dataclasses.replace(NOW, fill=300, action_std=0.0))
-    live(agent, 300, learns=False)
-    action = agent.replay_buffer.rows()["action"]
-    assert action.amin() < -0.97 and action.amax() > 0.97 and abs(action.mean()) < 0.05
-    obs = torch.randn(3, 1, OBS)
-    assert torch.equal(agent.act(obs), agent.begin(1, Streams([1, 2, 3]), sample=False).act(obs))
-
-
-def test_action_noise_scales_with_range() -> None:
-    agent = make_agent(dataclasses.replace(NOW, num_envs=4000, buffer_size=20_000, action_std=0.3))
-    agent.flat_parameters.data.zero_()
-    live(agent, 1, learns=False)
-    action = agent.act(torch.zeros(3, 4000, OBS))
-    for a, (low, high) in enumerate(zip(LOW, HIGH, strict=True)):
-        assert action[..., a].mean().item() == pytest.approx((low + high) / 2, abs=0.02 * (high - low))
-        assert action[..., a].std().item() == pytest.approx(0.3 * (high - low) / 2, rel=0.02)
-        assert action[..., a].amin() == low and action[..., a].amax() == high
-
-
-def test_discrete_action_is_argmax_of_stored_vector() -> None:
-    agent = make_agent(dataclasses.replace(DISCRETE, action_std=1.0))
-    live(agent, 5, learns=False)
-    obs = torch.randn(3, 1, OBS)
-    action = agent.act(obs)
-    agent.observe(obs, action, obs, torch.zeros(3, 1), torch.ones(3, 1), torch.zeros(3, 1, dtype=torch.bool))
-    vector = agent.replay_buffer.rows()["action"][-1]
-    assert torch.equal(vector.argmax(1), action[:, 0])
-    noise = agent.random_numbers["explore"][:, 0]
-    assert_near((vector - noise).sum(1), torch.ones(3))
-    first = agent.replay_buffer.rows()["action"][0]
-    assert sorted(first[0].tolist()) == [0, 0, 1]
-
-
 def test_gumbel_temperature_is_annealed_per_member() -> None:
     """Linear from 2 to 0.1 over 2,000 updates of each member."""
     agent: Any = make_agent(dataclasses.replace(DISCRETE, gumbel_softmax_temp=2.0, gumbel_temperature="annealed"))
@@ -279,14 +244,6 @@ def test_log_prob_of_saturated_action() -> None:
         assert log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
         (gradient,) = torch.autograd.grad(log_prob.sum(), outputs)
         assert gradient.view(-1).tolist() == pytest.approx([2.0 if mean > 0 else -2.0, -1.0])
-
-
-def test_clipped_deviation_has_no_gradient() -> None:
-    outputs = torch.tensor([[[0.3, -21.0], [0.3, 2.5], [0.3, 1.0]]], requires_grad=True)
-    action, log_prob = sample(outputs, torch.ones(1, 3, 1))
-    assert action[0, 1].item() == pytest.approx(math.tanh(0.3 + 7.389056))
-    (gradient,) = torch.autograd.grad(action.sum() + log_prob.sum(), outputs)
-    assert gradient[0, 0, 1] == gradient[0, 1, 1] == 0 != gradient[0, 2, 1]
 
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE, SAC], ids=["continuous", "discrete", "SAC"])

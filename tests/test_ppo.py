@@ -127,15 +127,6 @@ def test_minibatches_partition_rollout() -> None:
         assert sorted(steps) == sorted(shuffled_steps)
 
 
-def test_rollout_stores_unclipped_actions() -> None:
-    agent = Agent(dataclasses.replace(SMALL, action_std=5.0), SPACES["continuous"], [0])
-    obs = torch.randn(1, 2, 4)
-    action = observe(agent, obs, 0.0)
-    raw_actions = agent.rollout.rows()["action"].transpose(0, 1)
-    assert torch.equal(action, raw_actions.clamp(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 2.0])))
-    assert not torch.equal(action, raw_actions)
-
-
 def test_annealed_learning_rate_falls_linearly() -> None:
     lr_factors = []
     for steps in (12, 24, 36):

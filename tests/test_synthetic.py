@@ -30,19 +30,14 @@ def dynamics_of(settings: Config, members: int = 3) -> SyntheticDynamics:
     return SyntheticDynamics(program, CARTPOLE, lambda seeds: CartPole().observe(CartPole().initial(seeds)))
 
 
-@pytest.mark.parametrize("init", ["torch", "normal"])
-def test_initial_parameters_have_their_distribution(init: str) -> None:
-    networks = Networks(config(proxy_init=init, proxy_hidden_size=50), CARTPOLE)
+def test_normal_initial_weights_have_their_distribution() -> None:
+    """By default they are those of `MLP`."""
+    networks = Networks(config(proxy_init="normal", proxy_hidden_size=50), CARTPOLE)
     split = networks.split(networks.initial(Streams(range(100))))
     for name, part in networks.mlps.items():
         for (weight, bias), inputs in zip(part.layers(split[name]), part.sizes, strict=False):
-            std = (3 * inputs if init == "torch" else inputs) ** -0.5
-            assert weight.std().item() == pytest.approx(std, rel=0.03)
-            assert (weight.abs().max() <= inputs**-0.5) == (init == "torch")
-            if init == "torch":
-                assert bias.abs().max() <= inputs**-0.5 and bias.std().item() == pytest.approx(std, rel=0.15)
-            else:
-                assert not bias.any()
+            assert weight.std().item() == pytest.approx(inputs**-0.5, rel=0.03)
+            assert weight.abs().max() > inputs**-0.5 and not bias.any()
 
 
 def constant(settings: Config, part: str, output: Tensor) -> SyntheticDynamics:

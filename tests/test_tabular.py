@@ -91,36 +91,6 @@ def test_updates_by_hand() -> None:
     assert tables(agent) == [[[0, 4], [0, 0], [4, 6]], [[0, 2.5], [0, 0], [6.5, 6]]]
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_truncated_episode_bootstraps_unless_truncation_ends(ends: bool) -> None:
-    agent = make_agent(dataclasses.replace(GREEDY, truncation_ends=ends))
-    agent.flat_parameters.fill_(8.0)
-    step(agent, one_hot_obs(0, 0), (1, 1), one_hot_obs(2, 2), (3.0, 3.0), (1.0, 1.0), (0, 1))
-    # 8 and half of 3 + 8 / 2 - 8 = -1, or of 3 - 8 = -5
-    assert [rows[0][1] for rows in tables(agent)] == [7.5, 5.5 if ends else 7.5]
-
-
-def test_count_bonus_falls_with_visits() -> None:
-    """b / sqrt(n) for the n-th visit of a cell and action, with b = 4: 4, 4 / sqrt(2), and 4 for another action."""
-    agent = make_agent(dataclasses.replace(GREEDY, count_bonus=4.0, lr=1.0, discount=0.0), (0,))
-    values = [
-        step(agent, one_hot_obs(0), (action,), one_hot_obs(1), (1.0,), (1.0,), (0,)) * 0
-        + agent.flat_parameters[0, action]
-        for action in (0, 0, 1)
-    ]
-    assert [value.item() for value in values] == pytest.approx([5, 1 + 4 / 2**0.5, 5])
-    assert agent.visits is not None and agent.visits.tolist() == [[2, 1, 0, 0, 0, 0]]
-
-
-def test_environments_update_in_order() -> None:
-    """Both environments stay in cell 0 with reward 2: 0 -> 1, then 1 by half of 2 + 1 / 2 - 1 to 1.75."""
-    agent = make_agent(dataclasses.replace(GREEDY, num_envs=2), (0,))
-    obs = one_hot_obs(0, 0).transpose(0, 1)
-    agent.observe(obs, agent.act(obs), obs, torch.full((1, 2), 2.0), torch.ones(1, 2), torch.zeros(1, 2).bool())
-    assert agent.learn().tolist() == [2.25]
-    assert agent.flat_parameters[0, 0] == 1.75
-
-
 @pytest.mark.parametrize("next_cell", [1, 0], ids=["other cell", "same cell"])
 @pytest.mark.parametrize("backup", ["redrawn", "executed"])
 def test_sarsa_backs_up_a_redrawn_or_the_executed_action(backup: str, next_cell: int) -> None:
@@ -154,13 +124,6 @@ def test_sarsa_backs_up_a_redrawn_or_the_executed_action(backup: str, next_cell:
         assert same == (1 if backup == "executed" and actions is played else chance)
 
 
-def test_executed_sarsa_draws_new_action_after_episode() -> None:
-    agent = make_agent(Config(backup="executed"), (0, 1))
-    step(agent, one_hot_obs(0, 0), (0, 0), one_hot_obs(1, 1), (0.0, 0.0), (1.0, 1.0), (0, 1))
-    assert agent.planned is not None
-    assert (agent.planned < ACTIONS).flatten().tolist() == [True, False]
-
-
 def test_ties_are_broken_at_random_or_by_order() -> None:
     first, any_ = make_agent(), make_agent(dataclasses.replace(GREEDY, random_ties=True), range(30))
     assert first.act(one_hot_obs(0, 1)).tolist() == [[0], [0]]
@@ -184,14 +147,6 @@ def test_varied_hyperparameters_are_uniform_and_used() -> None:
     agent = make_agent(config, range(3))
     assert agent.discounts().tolist() == pytest.approx([sample_config(config, seed).discount for seed in range(3)])
     assert make_agent(Config(), range(2)).discounts().tolist() == pytest.approx([0.8, 0.8])
-
-
-def test_values_of_one_hot_observations() -> None:
-    obs = torch.eye(CELLS)[torch.tensor([[0, 2, 1], [1, 0, 2]])]
-    agent = make_agent()
-    agent.flat_parameters.copy_(torch.arange(12.0).view(2, 6))
-    assert agent.values(obs)[..., 0].tolist() == [[0, 4, 2], [8, 6, 10]]
-    assert agent.with_weights(agent.flat_parameters[[1, 1, 0]]).act(obs[[0, 0, 0]]).tolist() == [[1] * 3] * 3
 
 
 def test_q_learning_solves_cliff_as_fast_as_published() -> None:

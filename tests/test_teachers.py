@@ -16,8 +16,7 @@ from control.cli import parse
 from control.evolution import teachers
 from control.evolution.teachers import cloned_proxy, teacher, visited_states
 from envs.make import make_environment, stages_of
-from helpers import flags, run_folder, trained
-from models.proxies import files
+from helpers import trained
 from models.settings import SettingError
 from models.streams import Streams
 
@@ -175,18 +174,6 @@ def test_continuous_actions_are_clipped() -> None:
         torch.tensor([[1.0, 0, 0], [-1.0, 0, 0], [0.0, 1, 0]])
     )
     assert actions.tolist() == [[2.0], [-2.0], [0.0]]
-
-
-def test_agents_learn_on_a_cloned_bandit(tmp_path: Path, capsys: Any) -> None:
-    changes = {"preset": "clone", "proxy": "bandit", "start_from": "test_teachers:balance", "agent": "DDQN"}
-    extra_flags = ["--table_size", "500", "--deploy_steps", "5000", "--retest_agents", "1", "--report_agents", "2"]
-    argv = flags(
-        tmp_path, *extra_flags, "--test_limit", "100", implementation="SE", generations=1, population=2, **changes
-    )
-    assert trainer.main(argv) == 0
-    proxy = files.load(run_folder(tmp_path) / "proxy.safetensors")
-    assert proxy.description["settings"]["start_from"] == "test_teachers:balance"
-    assert proxy.description["scores"]["report"]["mean"] > 50  # agents without a policy get 9
 
 
 def test_search_from_a_policy_has_the_agents_of_a_clone() -> None:

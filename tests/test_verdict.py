@@ -208,6 +208,7 @@ def test_clone_is_compared_with_its_policy(tmp_path: Path) -> None:
     changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_teachers:balance", "table_size": 50}
     status = trainer.main(flags(tmp_path, implementation="SE", **changes))
     (scores,) = tmp_path.rglob("scores.json")
+    assert understudy.load(scores.parent).description["settings"]["start_from"] == "test_teachers:balance"
     result = trainer.load(scores.parent).verdict
     assert result["teacher"]["mean"] == 30  # the limit of tests
     assert status == 1 - result["passed"]
