@@ -83,20 +83,15 @@ def written(path: Path, stages: Stages, flat: Tensor, **description: Any) -> Pat
     return path
 
 
-def phi_inputs(networks: Networks, obs: Tensor, info: Tensor | None) -> Tensor:
-    """What the network sees of ``obs [N, S]`` and ``info [N, I]``, scaled as the settings say."""
-    config, mode = networks.config, networks.mode
-    scaled_obs = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
-    scaled_obs = scaled_obs / torch.tensor(config.rn_input_spread) if config.rn_input_spread else scaled_obs
-    return torch.cat([scaled_obs] * mode.state + ([info] if mode.info and info is not None else []), 1)
-
-
 def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
     """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by plain layers from the tensors of a file."""
     config = networks.config
     if config.mode == 0:
         return torch.zeros(len(obs))
-    tensors, x = networks.named_tensors(flat), phi_inputs(networks, obs, info)
+    tensors, mode = networks.named_tensors(flat), networks.mode
+    obs = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
+    obs = obs / torch.tensor(config.rn_input_spread) if config.rn_input_spread else obs
+    x = torch.cat([obs] * mode.state + ([info] if mode.info and info is not None else []), 1)
     biases = {name.replace("weight", "bias"): torch.zeros(len(weight)) for name, weight in tensors.items()}
     outputs = outputs_of(biases | tensors, config, "reward", x)[:, 0]
     phi = float(networks.output_scale(flat[None])) * outputs

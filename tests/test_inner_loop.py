@@ -55,20 +55,16 @@ def last_done(loop: InnerLoop, flat: Tensor) -> Tensor:
     return networks.mlps["done"].layers(networks.split(flat)["done"])[-1][1][:, 0, 0]
 
 
-def assert_same_outcome(outcome: Outcome, expected: Outcome, rows: list[int]) -> None:
-    for weights, i in zip(outcome.weights, rows, strict=True):  # type: ignore[attr-defined]
-        assert torch.equal(weights, expected.weights[i])  # type: ignore[attr-defined]
-    for name in ("returns", "scores", "steps", "episodes"):
-        assert torch.equal(getattr(outcome, name), getattr(expected, name)[rows]), name
-
-
 def assert_same_alone(
     loop: Any, proxies: Tensor | None, seeds: Any, company: Outcome, *groups: Any, **kwargs: Any
 ) -> None:
     """Each of ``groups``, lists of rows, gives the same numbers as with the others."""
     for rows in groups:
-        group_proxies = None if proxies is None else proxies[rows]
-        assert_same_outcome(loop.run(group_proxies, [seeds[i] for i in rows], **kwargs), company, rows)
+        outcome = loop.run(None if proxies is None else proxies[rows], [seeds[i] for i in rows], **kwargs)
+        for weights, i in zip(outcome.weights, rows, strict=True):
+            assert torch.equal(weights, company.weights[i])  # type: ignore[attr-defined]
+        for name in ("returns", "scores", "steps", "episodes"):
+            assert torch.equal(getattr(outcome, name), getattr(company, name)[rows]), name
 
 
 # name -> settings of the proxies and of the agents; the first three end with their budget

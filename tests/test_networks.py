@@ -131,13 +131,9 @@ def make_mlp(sizes: Sequence[int], activation: str, layout: str, members: int = 
     mlp = MLP(sizes, activation, layout=layout, layer=layer, block=block)
     flat = mlp.initial(Streams(range(members))) * 1.5 + 0.2 * random_tensor(members, mlp.size, seed=7)
     if activation == "prelu":
-        flat[:, slope_index(mlp)] = torch.tensor([0.25, -0.6, 0.0, 0.1, 0.9][:members])
+        slope = mlp.size - mlp.padding - 1  # its place is before the padding
+        flat[:, slope] = torch.tensor([0.25, -0.6, 0.0, 0.1, 0.9][:members])
     return mlp, flat
-
-
-def slope_index(mlp: MLP) -> int:
-    """prelu's slope is before the padding."""
-    return mlp.size - mlp.padding - 1
 
 
 def in_layout(x: Tensor, layout: str) -> Tensor:
