@@ -4,7 +4,6 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,15 +23,6 @@ def test_page_explains_tags_of_figures() -> None:
     assert explanations()["eval/steps_greedy"] == explanations()["eval/length_greedy"]  # TensorBoard's, metrics.csv's
 
 
-def logged_hyperparameters(folder: Path) -> dict[str, Any]:
-    """Hyperparameters of a run in TensorBoard. The name of its row begins with agent and seed."""
-    content = load_events(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    session = HParamsPluginData.FromString(content).session_start_info
-    hparams = session.hparams
-    assert session.group_name == f"UDRL, 25: {folder}"
-    return {name: getattr(value, value.WhichOneof("kind")) for name, value in hparams.items()}
-
-
 def test_events_equal_metrics(finished: Finished) -> None:
     folder, _ = finished(implementation="UDRL")
     events, metrics = load_events(folder), read_metrics(folder / "metrics.csv")
@@ -48,7 +38,10 @@ def test_events_equal_metrics(finished: Finished) -> None:
         assert [event.step for event in events.Histograms(tag)] == evaluated, tag
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
-    hparams = logged_hyperparameters(folder)
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    session = HParamsPluginData.FromString(content).session_start_info
+    assert session.group_name == f"UDRL, 25: {folder}"
+    hparams = {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
     assert hparams.items() >= {"algo": "UDRL", "env": "cartpole", "set.epochs": "5"}.items()
     hidden = {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"}
     assert not hidden & {name.removeprefix("set.") for name in hparams}

@@ -222,16 +222,7 @@ def test_run_on_a_full_disk_ends_and_resumes_later(
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] == 6
 
 
-def test_a_folder_above_runs_names_them(tmp_path: Path) -> None:
-    for version in (0, 1):
-        folder = tmp_path / f"debug/PPO/seed_1/version_{version}/checkpoints"
-        folder.mkdir(parents=True)
-        (folder / "last.ckpt").touch()
-    with pytest.raises(checkpoints.CheckpointError, match="has 2 below it; .* debug/PPO/seed_1/version_0, debug"):
-        checkpoints.load(tmp_path)
-
-
-def test_a_folder_above_runs_names_no_run_inside_them(tmp_path: Path) -> None:
+def test_a_folder_above_runs_names_them_and_no_run_inside_them(tmp_path: Path) -> None:
     """A folder of ``--learn`` has the run of its teacher, and no bandit if the exam failed."""
     learned = tmp_path / "debug/learned/seed_1/version_0"
     inner = learned / "cartpole/teacher/PPO/seed_1/version_0/checkpoints"
@@ -244,3 +235,8 @@ def test_a_folder_above_runs_names_no_run_inside_them(tmp_path: Path) -> None:
         file.touch()
         with pytest.raises(checkpoints.CheckpointError, match=f"has 1 below it; allowed: one of {listed}$"):
             checkpoints.load(tmp_path)
+    other = tmp_path / "debug/PPO/seed_1/version_0/checkpoints"
+    other.mkdir(parents=True)
+    (other / "last.ckpt").touch()
+    with pytest.raises(checkpoints.CheckpointError, match="has 2 below it; .* debug/PPO/seed_1/version_0, debug"):
+        checkpoints.load(tmp_path)

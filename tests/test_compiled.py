@@ -169,16 +169,6 @@ def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoo
     return old, new, first, second
 
 
-def agree(old: StepLoop, new: StepLoop, first: Any, second: Any, tolerance: float) -> None:
-    for name in ("steps", "episodes", "finite"):
-        assert torch.equal(getattr(first, name), getattr(second, name)), name
-    assert old.steps == new.steps and torch.equal(old.lengths, new.lengths) and torch.equal(old.seeds, new.seeds)
-    torch.testing.assert_close(new.obs, old.obs, rtol=1e-4, atol=1e-4 if tolerance else 0)
-    for expected, other in zip(weights(old), weights(new), strict=True):
-        assert not torch.equal(expected, expected[:1].expand_as(expected))
-        torch.testing.assert_close(other, expected, rtol=tolerance, atol=tolerance)
-
-
 BUDGET: dict[str, Any] = {"train_episodes": None, "inner_rule": "budget"}
 # Cases of each kind, steps of training, settings of the search, and tolerance. One block of random numbers is 128 long,
 # which the first case of DDQN exceeds, and so do PPO and tables.
@@ -198,7 +188,14 @@ COMPARISONS: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
 def test_machine_code_equals_torch(kind: str, case: str) -> None:
     cases, steps, changes, tolerance = COMPARISONS[kind]
     old, new, first, second = train_both(cases[case], 150 if (kind, case) == ("DDQN", "relu") else steps, **changes)
-    agree(old, new, first, second, 2e-5 if kind == "tables" and "learned" in case else tolerance)
+    tolerance = 2e-5 if kind == "tables" and "learned" in case else tolerance
+    for name in ("steps", "episodes", "finite"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
+    assert old.steps == new.steps and torch.equal(old.lengths, new.lengths) and torch.equal(old.seeds, new.seeds)
+    torch.testing.assert_close(new.obs, old.obs, rtol=1e-4, atol=1e-4 if tolerance else 0)
+    for expected, other in zip(weights(old), weights(new), strict=True):
+        assert not torch.equal(expected, expected[:1].expand_as(expected))
+        torch.testing.assert_close(other, expected, rtol=tolerance, atol=tolerance)
     if kind == "PPO":
         assert old.agent.optimizer.count == new.agent.optimizer.count > 5
         assert old.agent.rollout.position == new.agent.rollout.position

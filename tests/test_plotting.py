@@ -169,7 +169,6 @@ def test_plot_writes_figure_table_and_numbers(logdir: Path, capsys: Shown) -> No
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("epoch,env_steps,seed,rollout/return_mean\n0,100,25,soon\n", "soon"),
     ("", "it is empty"),
     ("epoch,env_steps,seed,rollout/return_mean\n", "no epoch yet"),
     ("epoch,env_steps,seed\n0,100,25\n", "neither returns nor losses"),

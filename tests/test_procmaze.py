@@ -15,12 +15,6 @@ NOOP, UP, LEFT, DOWN, RIGHT = range(5)
 MAZES = 20_000
 
 
-def sample_mazes(size: int) -> tuple[Tensor, Tensor]:
-    """Initial states of 20 000 episodes, and the open cells ``[20 000, size, size]``."""
-    state = ProcMaze(size).initial(torch.arange(MAZES).view(1, MAZES))[0]
-    return state, state[:, EXTRA:].view(-1, size, size).bool()
-
-
 def is_near(values: Tensor, expected: float, theirs_n: int = MAZES, rounding: float = 0.0) -> bool:
     """Whether the mean is within three standard errors of both samples, plus rounding of the published number."""
     samples = values.double()
@@ -34,7 +28,8 @@ PUBLISHED = {4: (11.442, 0.087, 3.472, 10), 5: (17.151, 0.056, 4.937, 15)}
 
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_mazes_match_published(size: int) -> None:
-    state, is_open = sample_mazes(size)
+    state = ProcMaze(size).initial(torch.arange(MAZES).view(1, MAZES))[0]
+    is_open = state[:, EXTRA:].view(-1, size, size).bool()
     count, (open_mean, same_place, path_mean, longest) = is_open.sum((1, 2)), PUBLISHED[size]
     assert is_near(count, open_mean, rounding=0.0005)
     assert is_near(state[:, POSITION] == state[:, GOAL], same_place, rounding=0.0005)

@@ -80,24 +80,6 @@ def test_state_round_trip(added: int, kind: str) -> None:
     assert all(torch.equal(rows, previous_rows[name]) for name, rows in state["rows"].items())
 
 
-class Plain:
-    """The memory as lists of (number, length, score)."""
-
-    def __init__(self, capacity: int, unit: str, order: str):
-        self.capacity, self.unit, self.order = capacity, unit, order
-        self.episodes: list[tuple[int, int, float]] = []
-
-    def add(self, batch: list[tuple[int, int, float]]) -> None:
-        self.episodes = batch[::-1] + self.episodes
-        if self.order == "sorted":
-            self.episodes.sort(key=lambda episode: -episode[2])
-        while len(self.episodes) > 1 and self.size() > self.capacity:
-            self.episodes.pop()
-
-    def size(self) -> int:
-        return sum(length for _, length, _ in self.episodes) if self.unit == "steps" else len(self.episodes)
-
-
 def episode(number: int, length: int, score: float) -> Episode:
     """Every step has the number of its episode and its index."""
     steps = {
@@ -134,7 +116,7 @@ def test_memory_equals_plain_list(first, second, capacity: int, unit: str, order
     """Best or latest first, complete episodes within capacity, at least one, each member separately."""
     memory = EpisodeMemory(2, capacity, unit, order)
     number = 0
-    plain = [Plain(capacity, unit, order), Plain(capacity, unit, order)]
+    plain: list[list[tuple[int, int, float]]] = [[], []]  # number, length and score of episodes
     for member, scored_lengths in (
         pair for batch_pair in zip(first, second, strict=False) for pair in enumerate(batch_pair)
     ):
@@ -143,9 +125,14 @@ def test_memory_equals_plain_list(first, second, capacity: int, unit: str, order
             batch.append((number, length, score))
             number += 1
         memory.add(member, [episode(*fields) for fields in batch])
-        plain[member].add(batch)
+        merged = batch[::-1] + plain[member]
+        if order == "sorted":
+            merged.sort(key=lambda fields: -fields[2])
+        while len(merged) > 1 and capacity < (sum(fields[1] for fields in merged) if unit == "steps" else len(merged)):
+            merged.pop()
+        plain[member] = merged
         for m in range(2):
-            assert contents(memory, m) == plain[m].episodes
+            assert contents(memory, m) == plain[m]
 
 
 @pytest.mark.parametrize(("by", "expected"), [("step", [1 / 20, 4 / 20, 15 / 20]), ("episode", [1 / 3, 1 / 3, 1 / 3])])

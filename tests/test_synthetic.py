@@ -87,9 +87,12 @@ def test_target_action_pays_most(form: str, max_reward: float, spaces: Spaces) -
     assert torch.equal(first, middle.expand_as(first))
     flat[:, : networks.num_searched] = torch.randn(3, networks.num_searched)
     program = networks.with_weights(flat)
-    best, rewards = networks.target(flat).act(obs), {}
+    best, rewards, one_hot = networks.target(flat).act(obs), {}, torch.eye(3)
     for action in (best, first, best.roll(1, 1)):
         rewards[action] = program.step(obs, action).reward
+        difference = (action - best) / torch.tensor([1.0, 4.0]) if spaces is WIDE else one_hot[action] - one_hot[best]
+        expected = -(difference.abs() if form == "absolute" else difference.square()).mean(-1)
+        assert_near(rewards[action], (4 * expected).exp() if form == "exponential" else expected)
         alone = networks.with_weights(flat[1:2]).step(obs[1:2], action[1:2]).reward
         assert torch.equal(alone, rewards[action][1:2])
     torch.testing.assert_close(rewards.pop(best), torch.full((3, 50), max_reward))
