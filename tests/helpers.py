@@ -27,7 +27,7 @@ from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics, spaces_of
 from models.contract import StepAgent
-from models.mlp import MLP
+from models.mlp import MLP, Rows
 from models.proxies import files
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous, Discrete, Spaces
@@ -179,15 +179,15 @@ def step_loop(case: str, game: str, seeds: int = 2, **changes: Any) -> StepLoop:
 
 def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
     """Outputs for ``x [B, in]`` of one member with weights ``flat [size]``, by torch's functions for autograd."""
-    layers = mlp.layers(flat[None])
+    layers, in_rows = mlp.layers(flat[None]), mlp.products is Rows
     functions = {
-        "relu": torch.relu, "tanh": torch.tanh, "identity": lambda v: v,
-        "leakyrelu": lambda v: torch.nn.functional.leaky_relu(v, 0.01),
+        "relu": torch.relu, "tanh": torch.tanh, "identity": lambda v: v, "elu": torch.nn.functional.elu,
+        "silu": torch.nn.functional.silu, "leakyrelu": lambda v: torch.nn.functional.leaky_relu(v, 0.01),
         "prelu": lambda v: torch.nn.functional.prelu(v, layers[-1][0].view(1)),
     }  # fmt: skip
     depth = len(mlp.sizes) - 1
     for i, (weight, bias) in enumerate(layers[:depth]):
-        x = torch.nn.functional.linear(x, weight[0], bias[0, :, 0])
+        x = torch.nn.functional.linear(x, weight[0].T if in_rows else weight[0], bias.flatten())
         x = functions[mlp.activation](x) if i < depth - 1 else x
     return x
 

@@ -242,20 +242,13 @@ def trained() -> set[frozenset[str]]:
     return set()
 
 
-def trainer_words(command: str) -> list[str] | None:
-    """The flags of a command that starts trainer.py, itself or by bash_train.sh."""
-    words = shlex.split(re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command))
-    return words[2:] if words[:2] == ["python", "trainer.py"] else None
-
-
 @every_page_with_commands
 def test_flags_are_known(page: Path) -> None:
     for command in commands(page):
-        words = trainer_words(command)
-        if words and not re.search(
-            r"--(eval_agent|plot|report|film|import_proxy|resume|config|search_space|learn)\b", command
-        ):
-            parse(words)
+        words = shlex.split(re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command))
+        reads_files = r"--(eval_agent|plot|report|film|import_proxy|resume|config|search_space|learn)\b"
+        if words[:2] == ["python", "trainer.py"] and not re.search(reads_files, command):
+            parse(words[2:])
 
 
 @ONE_PROCESS

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 
-from helpers import build, config_of
+from helpers import build, config_of, torch_mlp
 from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNetwork
 from models.agents.ddqn.config import Config as DdqnConfig
 from models.agents.model_generalisation.config import Config as ModelConfig
@@ -111,10 +111,6 @@ def test_convolutional_trunk_equals_torch() -> None:
         assert_near(trunk(images)[m], x.flatten(1))
 
 
-MLP_ACTIVATIONS = {
-    "relu": torch.relu, "leakyrelu": F.leaky_relu, "tanh": torch.tanh, "identity": lambda x: x, "elu": F.elu,
-    "silu": F.silu,
-}  # fmt: skip
 CASES = [("columns", name) for name in DdqnConfig.__dataclass_fields__["activation"].metadata["choices"]]
 CASES += [("rows", name) for name in ModelConfig.__dataclass_fields__["activation"].metadata["choices"]]
 SHAPES = [[4, 33, 2], [3, 7, 7, 2], [5, 9, 8, 6, 3], [1, 5, 5, 6], [6, 17, 17, 1], [2, 1, 1, 2], [4, 11, 1],
@@ -141,17 +137,6 @@ def in_layout(x: Tensor, layout: str) -> Tensor:
     return x.transpose(1, 2) if layout == "columns" else x
 
 
-def torch_forward(mlp: MLP, flat: Tensor, x: Tensor, layout: str) -> Tensor:
-    """The network of every member as a formula that autograd differentiates."""
-    layers = mlp.layers(flat)
-    for i, (weight, bias) in enumerate(layers[: mlp.depth]):
-        x = weight @ x + bias if layout == "columns" else x @ weight + bias.unsqueeze(1)
-        if i < mlp.depth - 1:
-            prelu = mlp.activation == "prelu"
-            x = torch.where(x > 0, x, layers[-1][0] * x) if prelu else MLP_ACTIVATIONS[mlp.activation](x)
-    return x
-
-
 @pytest.mark.parametrize(("layout", "activation"), CASES)
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
 def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activation: str) -> None:
@@ -160,8 +145,9 @@ def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activat
     flat = flat.double().requires_grad_()
     for batch in (1, 2, 13):
         x = in_layout(random_tensor(3, batch, sizes[0]), layout).double().requires_grad_()
+        members = zip(flat, in_layout(x, layout), strict=True)
+        expected = in_layout(torch.stack([torch_mlp(mlp, *member) for member in members]), layout)
         upstream = in_layout(random_tensor(3, batch, sizes[-1], seed=1), layout).double()
-        expected = torch_forward(mlp, flat, x, layout)
         gradients = torch.autograd.grad(expected, (flat, x), upstream)
         with torch.no_grad():
             layers = mlp.layers(flat)
