@@ -12,7 +12,7 @@ from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
 from envs.tensor import TensorEnvironment
-from helpers import STEPPED_CAR, build, step_loop
+from helpers import STEPPED_CAR, step_loop
 from models.contract import RandomPolicy
 from models.proxies.synthetic.config import Config as ProxyConfig
 from models.proxies.synthetic.networks import Networks
@@ -147,22 +147,6 @@ def test_snapshot_keeps_actions_of_current_episode() -> None:
         interaction.step()
         assert len(environment._actions) == tick % 8
     assert environment.snapshot()["actions"].shape == (5, 2, 1)
-
-
-def test_resumed_loop_has_the_same_episodes_after_the_first_block() -> None:
-    def new_loop() -> StepLoop:
-        environment = make_environment("cartpole", 2, 1)
-        return StepLoop(build("DDQN", environment.spaces, [0, 1]), environment, Streams.from_name([0, 1], "episodes"))
-
-    loop, resumed = new_loop(), new_loop()
-    for _ in range(BLOCK + 40):
-        loop.step()
-    resumed.load_state_dict(loop.state_dict())
-    resumed.agent.load_state_dict(loop.agent.state_dict())
-    for _ in range(60):
-        loop.step()
-        resumed.step()
-        assert torch.equal(loop.seeds, resumed.seeds) and torch.equal(loop.obs, resumed.obs)  # type: ignore[arg-type]
 
 
 class Watching:
