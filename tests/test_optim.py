@@ -89,14 +89,15 @@ def test_lockstep_adam_equals_torch_and_the_member_alone(rates: list[float]) -> 
 
 @pytest.mark.parametrize("huge", [1e6, float("inf"), float("nan")])
 def test_clipping_is_per_member(huge: float) -> None:
-    param = torch.zeros(3, 6, requires_grad=True)
-    param.grad = torch.full((3, 6), 0.1)
-    param.grad[1] = huge
-    norm = clip_gradients([param], 1.0)
-    assert torch.equal(param.grad[[0, 2]], torch.full((2, 6), 0.1))
-    assert norm[0] == pytest.approx(0.1 * 6**0.5)
+    params = [torch.zeros(3, size, requires_grad=True) for size in (6, 3)]
+    for param in params:
+        param.grad = torch.full(param.shape, 0.1)
+        param.grad[1] = huge
+    norm, grads = clip_gradients(params, 1.0), torch.cat([param.grad for param in params], 1)  # type: ignore[misc]
+    assert torch.equal(grads[[0, 2]], torch.full((2, 9), 0.1))
+    assert norm[0] == pytest.approx(0.1 * 9**0.5)
     if huge == 1e6:
-        assert param.grad[1].norm() == pytest.approx(1.0, rel=1e-4)
+        assert grads[1].norm() == pytest.approx(1.0, rel=1e-4)
 
 
 def test_member_with_a_later_start_equals_the_member_alone() -> None:

@@ -72,6 +72,12 @@ def test_low_done_bias_prevents_ends() -> None:
     assert (first.done > 0.5).any() and not (second.done > 0.5).any()
 
 
+def test_bandits_have_no_discount() -> None:
+    dynamics = dynamics_of(config(proxy="bandit", raw_done=True))
+    *_, terminated, discount = dynamics.step(torch.randn(3, 4, 4), torch.randint(2, (3, 4)))
+    assert terminated.all() and discount is None
+
+
 WIDE = Spaces((3,), Continuous((-1.0, -2.0), (1.0, 6.0)), max_episode_steps=9)
 
 
