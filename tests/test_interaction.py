@@ -160,6 +160,7 @@ class Watching:
 
     def advance(self, reward: Tensor) -> None:
         self.rewards.append(reward.clone())
+        assert len(self.rewards) <= 30, "a step after the time limit"
 
 
 def test_trajectory_has_every_step_of_episodes_played_alone() -> None:
