@@ -282,7 +282,7 @@ def test_a_task_without_a_teacher_worth_cloning_fails(
 ) -> None:
     status, folder = learned(tmp_path, f"test_learn:{game}", policy)
     assert status == 1
-    failure = "(than random play|nothing to learn): try another --teacher, in a new run. Mean returns: "
+    failure = r"(than random play|nothing to learn): try another --teacher, in a new run.\sMean returns: "
     printed = capsys.readouterr().out
     assert re.search(failure, printed)
     assert printed.count("warning: an observation has the number 1000, outside") == (game == "Metres-v0")
