@@ -34,6 +34,9 @@ from models.tiles import (
     weight_gradient,
 )
 from models.vectors import LANES, TILE, address, entry, read_vector, store
+from understudy.policy import CLIP_LIMIT
+
+_CLIP_LIMIT = np.float32(CLIP_LIMIT)
 
 
 class Net(NamedTuple):
@@ -407,6 +410,15 @@ def scale_action(bounds, scaled, i):
     return clip_action(bounds, bounds.centre[i] + scaled * bounds.half_range[i], i)
 
 
+@compiled
+def gaussian_action(bounds, scales, x, i):
+    """Return coordinate ``i`` of the environment's action for the number ``x``, which is relative to the bounds if
+    ``scales`` (`Gaussian.clip`)."""
+    if scales:
+        x = bounds.centre[i] + bounds.half_range[i] * x
+    return clip_action(bounds, nan_to_zero(x), i)
+
+
 class Player(NamedTuple):
     """Greedy policy of M members with a network ``actor``, for `decide`."""
 
@@ -414,28 +426,49 @@ class Player(NamedTuple):
     flat_parameters: Array  # [M, D]
     bounds: Bounds
     squashes: bool  # whether a continuous action is tanh of an output, scaled to the bounds
+    scales: bool  # whether a continuous action is an output, scaled to the bounds
+    moments_at: int  # position in ``flat_parameters`` of the moments of observations (`normalized`), or -1
     widest: int  # width of the scratch memory of `decide`
     action_size: int  # length of a continuous action, 0 for discrete actions
 
 
-def make_actor_player(mlp: MLP, flat_parameters: Tensor, actions: Discrete | Continuous, squashes: bool) -> Player:
+def make_actor_player(
+    mlp: MLP,
+    flat_parameters: Tensor,
+    actions: Discrete | Continuous,
+    squashes: bool,
+    scales: bool = False,
+    moments_at: int = -1,
+) -> Player:
     """Return the greedy policy of the actors ``mlp`` for compiled code. It shares the memory of the weights
     ``flat_parameters [M, D]``."""
     actor, bounds = make_net(mlp), make_bounds(actions)
     weights = flat_parameters.detach().numpy()
-    return Player(actor, weights, bounds, squashes, actor.widest, action_size=len(bounds.low))
+    return Player(actor, weights, bounds, squashes, scales, moments_at, actor.widest, action_size=len(bounds.low))
+
+
+@compiled
+def normalized(params, moments_at, obs, i):
+    """Return number ``i`` of ``obs [O]``, normalised and clipped by the means ``[O]`` and the scales ``[O]`` that begin
+    at ``moments_at`` in ``params``, or unchanged if ``moments_at`` is -1."""
+    if moments_at < 0:
+        return obs[i]
+    return clip((obs[i] - params[moments_at + i]) * params[moments_at + len(obs) + i], -_CLIP_LIMIT, _CLIP_LIMIT)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. A continuous action is written
     to ``continuous_action [A]`` instead, in the environment's units, and 0 is returned. Overwrites ``scratch [2,
     widest]``. ``state`` is not used."""
-    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
+    params = player.flat_parameters[m]
+    for i in range(len(obs)):
+        scratch[0, i] = normalized(params, player.moments_at, obs, i)
+    row = single(player.actor, params, scratch, 0)
     if player.action_size == 0:
         return argmax(scratch[row], player.actor.sizes[-1])
     for i in range(player.action_size):
         if player.squashes:
             continuous_action[i] = scale_action(player.bounds, nan_to_zero(np.tanh(scratch[row, i])), i)
         else:
-            continuous_action[i] = clip_action(player.bounds, nan_to_zero(scratch[row, i]), i)
+            continuous_action[i] = gaussian_action(player.bounds, player.scales, scratch[row, i], i)
     return 0

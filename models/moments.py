@@ -5,7 +5,7 @@ from torch import Tensor
 
 from models.state import Stateful
 
-_EPS = 1e-8  # added to variances
+EPS = 1e-8  # added to variances
 
 
 class Moments(Stateful):
@@ -41,7 +41,7 @@ class Moments(Stateful):
     def scale(self) -> Tensor:
         """Return the factor that scales values to variance 1, ``[M, *shape]`` float32. 1e-8 is added to variances, as
         in the wrappers of Gymnasium and stable-baselines3."""
-        return (1 / (self._variance() + _EPS).sqrt()).float()
+        return (1 / (self._variance() + EPS).sqrt()).float()
 
     def deviation(self) -> Tensor:
         """Return standard deviations ``[M, *shape]``, or 1 for numbers that do not vary except by rounding."""

@@ -108,6 +108,9 @@ PPOS = {
     "continuous": f"SE --gamename pendulum --proxy mdp {SMALL_PPO} --action_std 0.5 --max_steps 9",
     "continuous, one environment, real": f"RN --gamename mountaincar-continuous --mode 2 --rn_init torch {SMALL_PPO} "
     "--clip_range 0.05",
+    "normalised": f"RN --gamename cartpole-200 --mode 2 {SMALL_PPO} --normalize_obs --normalize_reward --num_envs 3",
+    "normalised, scaled": f"SE --gamename pendulum --proxy mdp {SMALL_PPO} --normalize_obs --normalize_reward "
+    "--scale_actions --max_steps 9",
 }
 CLIFF = "RN --gamename cliff --mode 2 --agent"
 TABLES = {
@@ -315,7 +318,7 @@ def test_every_setting_is_covered(kind: str) -> None:
     assert {field.name for field in dataclasses.fields(CONFIGS[kind])} - covered - IN_TORCH == set()
 
 
-UNSUPPORTED = [f"SE --gamename cartpole {SMALL_PPO} --{flag}" for flag in ("normalize_obs", "target_kl 0.1")]
+UNSUPPORTED = [f"SE --gamename cartpole {SMALL_PPO} --{flag}" for flag in ("test_noise", "target_kl 0.1")]
 UNSUPPORTED += ["RN --gamename cartpole-200 --mode 1 --intrinsic rnd", f"{CAR} --noise_type ornstein-uhlenbeck"]
 UNSUPPORTED += ["RN --gamename pendulum --mode 2 --agent SAC --noise_type ornstein-uhlenbeck"]
 

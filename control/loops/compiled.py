@@ -67,8 +67,12 @@ class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no ty
 event.register("numba:compile", _CompileListener())
 
 
-# The next four functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
+# The next functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
 # the same names: ``agent`` is its `Members`, ``work`` its `Work` and ``player`` its `Player`.
+
+
+def begin_step(agent, work, m, obs):  # type: ignore[no-untyped-def]
+    """Stub: prepare the step of member ``m`` in all its environments, for ``obs [E, O]``. Only PPO needs it."""
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
@@ -100,7 +104,12 @@ def _implement(stub: Any, implementation: Any, first_type: type, jit_options: An
     overload(stub, jit_options=jit_options, strict=False)(find)  # not strict: `find` has other names of arguments
 
 
+def _do_nothing(agent, work, m, obs):  # type: ignore[no-untyped-def]
+    """Implementation of `begin_step` for agents that prepare nothing."""
+
+
 for _kind in KINDS.values():
+    _implement(begin_step, getattr(_kind, "begin_step", _do_nothing), _kind.Members, EXACT_INLINED)
     _implement(choose, _kind.choose, _kind.Members, EXACT_INLINED)
     _implement(remember, _kind.remember, _kind.Members, EXACT_INLINED)
     # Updates of tables are short, and equal torch's to the bit.
@@ -214,6 +223,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
         while block.steps_done[m] < num_steps and not paused:
             t = block.steps_done[m]
             # 1. Make the step in each environment, and store it.
+            begin_step(agent, work, m, block.obs[m])
             for e in range(num_envs):
                 obs, state = block.obs[m, e], block.state[m, e]
                 action = choose(agent, work, m, t, e, obs, state)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch
 from control.loops import compiled
-from control.loops.compiled import KINDS, MachineCode, choose, improve, remember
+from control.loops.compiled import KINDS, MachineCode, begin_step, choose, improve, remember
 from control.loops.steps import Ended, StepLoop
 from control.loops.threads import for_members
 from models.machine import Array, exact_inlined, kernel
@@ -36,6 +36,7 @@ class PythonStep(NamedTuple):
 @exact_inlined
 def _choose_actions(agent, work, step, m, t):
     """Write the exploring actions of member ``m`` for ``step.obs``, at step ``t`` of the block, to ``step``."""
+    begin_step(agent, work, m, step.obs[m])
     for e in range(step.obs.shape[1]):
         step.actions[m, e] = choose(agent, work, m, t, e, step.obs[m, e], step.state)
         for i in range(len(work.continuous_action)):
@@ -51,9 +52,9 @@ def _act(agent, work, step, t, first, last):
 
 
 @kernel
-def _learn(agent, work, step, t, block_steps, first, last):
-    """Store step ``t`` of a block of ``block_steps`` steps, and make the updates that are due. Then choose the actions
-    of the next step, if the block has one, as if no episode had ended. `_act` describes the other arguments."""
+def _learn(agent, work, step, t, chooses, first, last):
+    """Store step ``t`` of a block, and make the updates that are due. With ``chooses``, then choose the actions of the
+    next step. `_act` describes the other arguments."""
     num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
     for m in range(first, last):
         for e in range(num_envs):
@@ -67,7 +68,7 @@ def _learn(agent, work, step, t, block_steps, first, last):
         for e in range(num_envs):
             for i in range(obs_size):
                 step.obs[m, e, i] = step.next_obs[m, e, i]
-        if t + 1 < block_steps:
+        if chooses:
             _choose_actions(agent, work, step, m, t + 1)
 
 
@@ -143,13 +144,13 @@ class CompiledAgent(MachineCode):
         step = self._python_step
         step.next_obs[:], step.rewards[:] = next_obs.numpy(), reward.numpy()
         step.discounts[:], step.done[:] = discount.numpy(), done.numpy()
-        # `_learn` also chooses the next actions, for ``next_obs``. If an episode ends, the next observation is
-        # another one, the first of a new episode, so `act` must choose again.
-        self._has_actions = not done.any()
+        # `_learn` also chooses the next actions, for ``next_obs``. If an episode ends, `act` does, because the next
+        # observation is another one, the first of a new episode.
+        self._has_actions = self._step + 1 < self._block_steps and not done.any()
 
     def learn(self) -> Tensor:
         """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
-        self._run(_learn, self._step, self._block_steps)
+        self._run(_learn, self._step, self._has_actions)
         self.agent.count_steps(1)
         self._step += 1
         if self._step == self._block_steps:  # after the block, metrics sample the minibatch of its last step again

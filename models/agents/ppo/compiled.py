@@ -15,11 +15,22 @@ from models import compiled as nets
 from models.agents.ppo.agent import Agent
 from models.contract import AgentPolicy
 from models.machine import Array, compiled
+from models.moments import EPS, Moments
+from understudy.policy import CLIP_LIMIT
 
 Player, decide = nets.Player, nets.decide
+_CLIP_LIMIT = np.float32(CLIP_LIMIT)
 # Positions in ``statistics``, in the order of the names in `Agent.logged`.
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, EXPLAINED_VARIANCE, GRAD_NORM = range(7)
 _ONE, _HALF_LOG_2PI = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
+
+
+class RunningMoments(NamedTuple):
+    """`models.moments.Moments` of M members, of arrays of N numbers. N is 0 if nothing is normalised."""
+
+    num_arrays: Array  # [M], number of arrays so far
+    mean: Array  # [M, N]
+    square: Array  # [M, N]
 
 
 class Members(NamedTuple):
@@ -32,6 +43,7 @@ class Members(NamedTuple):
     actor: nets.Net
     critic: nets.Net
     scales_at: int  # position in ``flat_parameters`` of the logarithms of standard deviations
+    moments_at: int  # position in ``flat_parameters`` of the moments of observations (`nets.normalized`), or -1
     flat_parameters: Array  # [M, D]
     mean: Array  # [M, D], of `LockstepAdam`
     square: Array  # [M, D], of `LockstepAdam`
@@ -45,6 +57,9 @@ class Members(NamedTuple):
     rollout_steps: int  # of a rollout
     action: Array  # [M, T, E, A], Gumbel or normal noise
     raw_action: Array  # [M, E, A], continuous actions of the current step before clipping
+    obs_moments: RunningMoments  # of observations
+    return_moments: RunningMoments  # of ``discounted_sum``
+    discounted_sum: Array  # [M, E], discounted sums of rewards
     orders: Array  # [M, R, passes, N], permutations for R rollouts that end in the block; N is 0 if unshuffled
     lr_factors: Array  # [R], factors on the learning rate
     batch_size: int
@@ -63,6 +78,7 @@ class Members(NamedTuple):
     ent_coef: np.float32
     max_grad_norm: np.float32
     normalize_advantage: bool
+    scale_actions: bool
 
 
 # Scratch memory of one member, whose fields `make_work` describes.
@@ -76,8 +92,7 @@ Work = namedtuple(
 def can_compile(agent: Agent) -> bool:
     """Return whether compiled code supports the agent's settings."""
     config = agent.config
-    scales_numbers = config.normalize_obs or config.normalize_reward or config.scale_actions
-    return not (scales_numbers or config.test_noise or config.target_kl is not None or agent.spaces.is_image)
+    return not (config.test_noise or config.target_kl is not None or agent.spaces.is_image)
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
@@ -104,6 +119,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         actor=nets.make_net(network.actor),
         critic=nets.make_net(network.critic, begin=network.actor.size),
         scales_at=network.actor.size + network.critic.size,
+        moments_at=network.moments_at,
         mean=adam.mean.numpy(),
         square=adam.square.numpy(),
         update_count=adam.count,
@@ -111,6 +127,8 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         statistics=statistics.numpy(),
         table=table.numpy(),
         raw_action=np.empty((agent.members, agent.envs, action_size), np.float32),
+        obs_moments=_running_moments(agent.obs_moments, agent.members),
+        return_moments=_running_moments(agent.return_moments, agent.members),
         orders=_sample_orders(agent, num_rollouts),
         lr_factors=np.array(lr_factors, np.float64),
         obs_size=agent.spaces.obs_shape[0],
@@ -119,6 +137,14 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         bounds=bounds,
         discount_lambda=np.float32(config.discount * config.gae_lambda),
     )
+
+
+def _running_moments(moments: Moments | None, members: int) -> RunningMoments:
+    """Return arrays that share the memory of ``moments``, or arrays without numbers."""
+    if moments is None:
+        return RunningMoments(np.empty(members), np.empty((members, 0)), np.empty((members, 0)))
+    tensors = moments.count.view(members), moments.mean.view(members, -1), moments.square.view(members, -1)
+    return RunningMoments._make(tensor.numpy() for tensor in tensors)
 
 
 def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
@@ -154,24 +180,59 @@ def make_work(agent: Members) -> Work:
 
 
 def make_player(policy: AgentPolicy) -> nets.Player | None:
-    """Return a greedy policy for compiled code. Return None if the policy samples or scales actions or normalises
-    observations."""
-    network, config = policy.agent.network, policy.agent.config
-    if policy.streams is not None or config.normalize_obs or config.scale_actions:
+    """Return a greedy policy for compiled code. Return None if the policy samples actions."""
+    network = policy.agent.network
+    if policy.streams is not None:
         return None
-    return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, squashes=False)
+    options = {"squashes": False, "scales": policy.agent.config.scale_actions, "moments_at": network.moments_at}
+    return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, **options)
+
+
+@compiled
+def _add_to_moments(moments, m, i, values):
+    """Add ``values [E]`` to number ``i`` of the moments of member ``m``, without their count (`Moments.add`)."""
+    total, square = 0.0, 0.0
+    for e in range(len(values)):
+        total += values[e]
+    batch_mean, count = total / len(values), moments.num_arrays[m] + len(values)
+    for e in range(len(values)):
+        square += (values[e] - batch_mean) * (values[e] - batch_mean)
+    difference = batch_mean - moments.mean[m, i]
+    moments.mean[m, i] += difference * (len(values) / count)
+    moments.square[m, i] += square + difference * difference * (moments.num_arrays[m] * len(values) / count)
+
+
+@compiled
+def _moments_scale(moments, m, i):
+    """Return the factor that scales number ``i`` of member ``m`` to variance 1 (`Moments.scale`)."""
+    return np.float32(1 / np.sqrt(moments.square[m, i] / moments.num_arrays[m] + EPS))
+
+
+def begin_step(agent, work, m, obs):
+    """Update the moments of observations by ``obs [E, O]``, and copy them to the parameters (`Agent.act`)."""
+    if agent.moments_at >= 0:
+        params = agent.flat_parameters[m]
+        for i in range(agent.obs_size):
+            _add_to_moments(agent.obs_moments, m, i, obs[:, i])
+        agent.obs_moments.num_arrays[m] += len(obs)
+        for i in range(agent.obs_size):
+            params[agent.moments_at + i] = np.float32(agent.obs_moments.mean[m, i])
+            params[agent.moments_at + agent.obs_size + i] = _moments_scale(agent.obs_moments, m, i)
 
 
 def choose(agent, work, m, t, e, obs, state):
     """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is
     written to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
-    row = nets.outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
+    for i in range(agent.obs_size):
+        work.scratch[0, i] = nets.normalized(params, agent.moments_at, obs, i)
+    row = nets.single(agent.actor, params, work.scratch, 0)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
             agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.action[m, t, e, i]
-            work.continuous_action[i] = nets.clip_action(agent.bounds, nets.nan_to_zero(agent.raw_action[m, e, i]), i)
+            x = agent.raw_action[m, e, i]
+            work.continuous_action[i] = nets.gaussian_action(agent.bounds, agent.scale_actions, x, i)
         return 0
     for action in range(agent.num_actions):  # the argmax of logits plus Gumbel noise is a sample of their softmax
         work.scratch[row, action] += agent.action[m, t, e, action]
@@ -179,18 +240,39 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the rollout (`Agent.observe`), with a continuous action before clipping."""
-    envs = agent.action.shape[2]
+    """Write the step into the rollout (`Agent.observe`), with normalised observations and a continuous action before
+    clipping. `improve` normalises the rewards of all environments together."""
+    envs, params = agent.action.shape[2], agent.flat_parameters[m]
     rollout_step = (agent.steps + t) % agent.rollout_steps
     row = agent.table[rollout_step * envs + e, m]
-    position = nets.write_values(row, 0, obs)
-    position = nets.write_values(row, position, next_obs)
+    for i in range(agent.obs_size):
+        row[i] = nets.normalized(params, agent.moments_at, obs, i)
+        row[agent.obs_size + i] = nets.normalized(params, agent.moments_at, next_obs, i)
+    position = 2 * agent.obs_size
     if agent.action_size:
         position = nets.write_values(row, position, agent.raw_action[m, e])
     else:
         row[position] = np.float32(action)
         position += 1
     row[position], row[position + 1], row[position + 2] = reward, discount, np.float32(done)
+
+
+@compiled
+def _normalize_rewards(agent, m, t):
+    """Divide the rewards of step ``t`` by the standard deviation of their discounted sums (`Agent.observe`)."""
+    sums = agent.discounted_sum[m]
+    first_row = (agent.steps + t) % agent.rollout_steps * len(sums)
+    reward_at = 2 * agent.obs_size + max(agent.action_size, 1)  # a row: obs, next_obs, action, reward, discount, done
+    for e in range(len(sums)):
+        sums[e] = sums[e] * agent.discount + agent.table[first_row + e, m, reward_at]
+    _add_to_moments(agent.return_moments, m, 0, sums)
+    agent.return_moments.num_arrays[m] += len(sums)
+    scale = _moments_scale(agent.return_moments, m, 0)
+    for e in range(len(sums)):
+        row = agent.table[first_row + e, m]
+        row[reward_at] = nets.clip(row[reward_at] * scale, -_CLIP_LIMIT, _CLIP_LIMIT)
+        if row[reward_at + 2] > 0:
+            sums[e] = np.float32(0)
 
 
 @compiled
@@ -438,8 +520,10 @@ def _minibatch_loss(agent, work, m, count):
 
 
 def improve(agent, work, m, t):
-    """Make all passes over the rollout if step ``t`` completes it (`Agent.learn`). Write the loss and the statistics of
-    the last pass to ``agent``, as means over its minibatches."""
+    """Normalise the rewards of step ``t``, and make all passes over the rollout if the step completes it
+    (`Agent.learn`). Write the loss and the statistics of the last pass to ``agent``, as means over its minibatches."""
+    if agent.return_moments.mean.shape[1]:
+        _normalize_rewards(agent, m, t)
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block
         return
     # Index of this rollout among those that end in this block.

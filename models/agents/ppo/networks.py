@@ -146,6 +146,8 @@ class ActorCritic:
         # Sizes of the parts of a row, without the zeros. The last two are not trained.
         self.part_sizes = [self.actor.size, self.critic.size, num_log_std, num_trunk, num_moments, num_moments]
         self.padding = -sum(self.part_sizes) % BLOCK
+        # Position of the means of observations in a row, which their scales follow; -1 without them.
+        self.moments_at = sum(self.part_sizes[:-2]) if num_moments else -1
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, D]`` from each member's stream."""
