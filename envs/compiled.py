@@ -357,7 +357,8 @@ def _repeat_action(world, state, action, continuous_action):
     total, ends = 0.0, False
     counter = len(state) - 1  # index of the number of repetitions
     for repetition in range(world.repeat):
-        if ends or (world.repetition_limit and state[counter] + repetition >= world.repetition_limit):
+        is_at_limit = world.repetition_limit and state[counter] + repetition >= world.repetition_limit
+        if repetition > 0 and (ends or is_at_limit):
             break
         if world.kind == MOUNTAINCAR:
             reward, ends = _mountaincar_step(state, action)

@@ -292,9 +292,9 @@ def test_tests_inside_compiled_training_equal_tests_between_blocks(argv: str) ->
     inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]
     outcomes = []
     for make_tests in (compiled.make_tests, lambda *_: None):
-        loop, inner._training_test_steps = begin_loop(inner, seeds), 0
+        loop, inner._test_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"make_tests": make_tests}))
-        outcomes.append((inner.train_to_end(loop, with_tests=True), inner._training_test_steps, weights(loop)))
+        outcomes.append((inner.train_to_end(loop, with_tests=True), inner._test_steps, weights(loop)))
     (first, steps, first_weights), (other, count, other_weights) = outcomes
     assert first.curve.shape == other.curve.shape == (3, 7)
     assert first.curve.unique().numel() > 2 and steps > 60

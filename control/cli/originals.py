@@ -7,9 +7,13 @@ from models.settings import SettingError, choice_error, format_value, raise_all
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
 _AGENT_TYPES = ("ER", "perfect_model", "simple_model")  # the other keys of `ORIGINAL_AGENTS` are latent types
-# Agent types by a key that only their script reads.
-_AGENT_BY_KEY = {"latent_type": "latent_model"} | dict.fromkeys(("Q_alpha", "model_alpha"), "simple_model")
-_AGENT_BY_KEY["rollout_length"] = "perfect_model"
+# Key of a file -> agent type. The first key that is present decides.
+_AGENT_BY_KEY = {
+    "latent_type": "latent_model",
+    "Q_alpha": "simple_model",
+    "model_alpha": "simple_model",
+    "rollout_length": "perfect_model",
+}
 _EVAL_FREQUENCY = 500  # default of the script, in steps
 _LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; GaussianLatent has other defaults
 

@@ -201,10 +201,10 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
         raise SettingError(line, "resume")
     changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
     other_words = {name: value for name, value in words.items() if name not in ("resume", "resume_search")}
-    fixed = [name for name in other_words if name not in (*changeable, "use_tune")]
+    fixed_names = [name for name in other_words if name not in (*changeable, "use_tune")]
     problem = f"is a setting that the search in {folder!r} has already"
     allowed = f"allowed with --resume FOLDER: {', '.join(changeable)}"
-    raise_all([SettingError(f"--{name} {problem}; {allowed}", name) for name in fixed])
+    raise_all([SettingError(f"--{name} {problem}; {allowed}", name) for name in fixed_names])
     return {"config": [file], "resume_search": [folder], **other_words}
 
 

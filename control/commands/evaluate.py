@@ -129,6 +129,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
             stem = f"eval_{checkpoint.path.stem}"  # of the film's name
+            if game != trained_on:
+                stem += f"_{run_dir.safe_name(game)}"
             is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
 

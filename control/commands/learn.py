@@ -165,8 +165,8 @@ def _run_stages(task: Task) -> bool:
             text = "; ".join([main_result, *details]) if name == only else main_result  # the page has the details
             # The width is of the longest name, "teacher", and two blanks.
             is_next_new = number < len(names) and names[number] not in task.results
-            rest = time_left(task, names) if is_next_new and name not in failures else ""
-            print_named(name, f"{text}{rest}", width=9)
+            time_text = time_left(task, names) if is_next_new and name not in failures else ""
+            print_named(name, f"{text}{time_text}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))

@@ -166,15 +166,11 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     if not (is_tunable or flag.section.startswith("hyperparameters") or name == "seed"):
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
     kind, arguments = _kind_and_arguments(name, entry, flag)
-    values: list[Any] = []
+    values: list[Any]
     count = 0
-    for choice in arguments if kind == "choice" else ():
-        words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
-        if not all(isinstance(word, str) for word in words):
-            expected = "list of values" if flag.kind.is_list else "single value"
-            raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
-        values.append(read_value(flag, words))
-    if kind != "choice":
+    if kind == "choice":
+        values = [_read_choice(name, choice, flag) for choice in arguments]
+    else:
         *values, count = _read_range(name, kind, arguments)
     setting_values = [1 - value for value in values] if kind == "log1m" else values
     # Raises the error if a value is out of range or conflicts with other settings.
@@ -184,6 +180,16 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     if kind == "logspace":
         kind = "loguniform"  # with a count
     return Dimension(name, kind, tuple(dict.fromkeys(values)), count)
+
+
+def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
+    """Return the value of the setting ``name`` for a ``choice`` in a file: a text or, for a setting that is a list,
+    also a list of texts. Raises SettingError if it does not fit the setting."""
+    words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+    if not all(isinstance(word, str) for word in words):
+        expected = "list of values" if flag.kind.is_list else "single value"
+        raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
+    return read_value(flag, words)
 
 
 def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:

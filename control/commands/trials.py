@@ -355,10 +355,10 @@ def with_trial_defaults(settings: Settings) -> Settings:
     defaults: dict[str, Any] = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
     changes: dict[str, Any] = {"tune_objective": objective}
     if objective != "score":
-        needed = ("solved_reward", "generations" if objective == "generations" else "total_steps")
-        missing = [name for name in needed if settings.value(name) is None]
+        needed_names = ("solved_reward", "generations" if objective == "generations" else "total_steps")
+        missing_names = [name for name in needed_names if settings.value(name) is None]
         line = f"tune_objective is {objective!r}, but {{0}} is null; allowed: score, or a value of {{0}}"
-        raise_all([SettingError(line.format(name), "tune_objective") for name in missing])
+        raise_all([SettingError(line.format(name), "tune_objective") for name in missing_names])
         changes["quit_when_solved"] = True
         defaults["eval_every"] = 1  # to end with the generation that solves the task
     changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}

@@ -185,10 +185,11 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
         trials.run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
     last_checkpoint = trial_folder / run_dir.LAST_CHECKPOINT  # exists after an interruption
+    resumed_checkpoint = last_checkpoint if last_checkpoint.exists() else None
     with contextlib.ExitStack() as stack:
         if ray_checkpoint := ray_tune.get_checkpoint():  # may be another trial's
-            last_checkpoint = Path(stack.enter_context(ray_checkpoint.as_directory()), "last.ckpt")
-        trials.run_trial(settings, trial_folder, last_checkpoint if last_checkpoint.exists() else None, report)
+            resumed_checkpoint = Path(stack.enter_context(ray_checkpoint.as_directory()), "last.ckpt")
+        trials.run_trial(settings, trial_folder, resumed_checkpoint, report)
 
 
 def _domains(space: Space) -> dict[str, Any]:

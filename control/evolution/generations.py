@@ -118,9 +118,9 @@ class InitialSearch:
         proxies: list[Tensor] = []
         for i, candidate in enumerate(candidates):
             streams = Streams([derive_seed(self.seed, f"initial perturbation {i}")])
-            searched = stages.searched_part(candidate)  # the numbers [K] that a search changes
-            noise = streams.normal(num_copies, len(searched))[0]  # [copies, K], of the only stream
-            proxies.append(stages.with_searched_part(searched + self.config.noise_std * noise, candidate))
+            mean = stages.searched_part(candidate)  # the numbers [K] that a search changes
+            noise = streams.normal(num_copies, len(mean))[0]  # [copies, K], of the only stream
+            proxies.append(stages.with_searched_part(mean + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.num_kinds  # a multiple of `num_kinds`
         seeds = [base_seed + i % self.num_kinds for i in range(num_copies)] * len(candidates)  # the same for all
@@ -131,9 +131,9 @@ class InitialSearch:
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
         search. After every ``generations`` generations, the better half goes on (successive halving)."""
-        searched = map(self.stages.searched_part, candidates)  # the numbers [K] that a search changes
+        means = map(self.stages.searched_part, candidates)  # the numbers [K] that a search changes
         # By row of ``candidates``.
-        strategies = {row: STRATEGIES[self.config.strategy](self.config, mean) for row, mean in enumerate(searched)}
+        strategies = {row: STRATEGIES[self.config.strategy](self.config, mean) for row, mean in enumerate(means)}
         generations_done = 0
         while len(strategies) > 1:
             scores: dict[int, float] = {}  # of the latest generation, by row

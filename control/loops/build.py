@@ -71,25 +71,25 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
     """Raise SettingError if an agent of class ``agent_type`` cannot play the game of ``run``, which has these
     ``spaces``. ``inner_agent`` is the name of the agent if it trains on a learned environment or reward, else ""."""
-    mismatch = _mismatch(agent_type, spaces)
+    mismatch = _mismatch(agent_type, spaces, inner_agent or run.implementation)
     if not mismatch:
         return
     candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")  # one of these suits most environments
-    capable = " or ".join(name for name in candidates if not _mismatch(agent_class(name), spaces))
-    line = f"gamename is {run.gamename!r}, {mismatch.format(agent=inner_agent or run.implementation)}"
+    capable = " or ".join(name for name in candidates if not _mismatch(agent_class(name), spaces, name))
+    line = f"gamename is {run.gamename!r}, {mismatch}"
     raise SettingError(f"{line}; try {capable}" if capable else line, "agent" if inner_agent else "")
 
 
-def _mismatch(agent_type: type[Agent], spaces: Spaces) -> str:
-    """Return "" if agents of class ``agent_type`` can play in ``spaces``, otherwise the end of an error, with the
-    placeholder ``{agent}``: the unsuitable property of the spaces, and the actions or observations that agents take."""
+def _mismatch(agent_type: type[Agent], spaces: Spaces, name: str) -> str:
+    """Return "" if agents of class ``agent_type``, called ``name``, can play in ``spaces``. Otherwise return the end
+    of an error: the unsuitable property of the spaces, and the actions or observations that agents take."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
-        return f"whose actions are {type(spaces.actions).__name__.lower()}; {{agent}} takes {supported} actions"
+        return f"whose actions are {type(spaces.actions).__name__.lower()}; {name} takes {supported} actions"
     if spaces.is_image and not agent_type.takes_images:
-        return "which shows images; {agent} takes vectors of observations"
+        return f"which shows images; {name} takes vectors of observations"
     if agent_type.takes_cells_only and not spaces.one_hot:
-        return "whose observations are no cells; {agent} takes one-hot observations"
+        return f"whose observations are no cells; {name} takes one-hot observations"
     return ""
 
 

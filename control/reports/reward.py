@@ -49,9 +49,10 @@ class Slice:
         x_index, y_index = self.indices
         states = torch.zeros(_POINTS, _POINTS, self.size)
         states[..., y_index] = y[:, None]
-        states[..., x_index] = x
         if self.angle:
             states[..., 0], states[..., 1] = x.cos(), x.sin()
+        else:
+            states[..., x_index] = x
         return states
 
 
@@ -149,8 +150,8 @@ def best_moves(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
     values = torch.stack([dynamics.values(rewards, discount)[1] for rewards in (reward, learned_reward)])  # [2, S, A]
     rounding = 1e-9 * (1 + values.abs().amax((1, 2), keepdim=True))
-    real, learned = values >= values.amax(2, keepdim=True) - rounding
-    return real, learned
+    real_moves, learned_moves = values >= values.amax(2, keepdim=True) - rounding
+    return real_moves, learned_moves
 
 
 _MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves

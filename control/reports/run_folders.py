@@ -156,9 +156,9 @@ class ReportGroup(Group):
     def tag(self) -> str:
         """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have. Without one, the
         first other tag that all runs have, or else that some runs have. Empty if no return was logged."""
-        logged = [tag for tag in (*_RESULTS, *self.statistics) if tag in self.statistics]
-        common = [tag for tag in logged if self.statistics[tag]["n"] == len(self.runs)]
-        return next(iter([*common, *self.summary["over_seeds"]]), "")
+        logged_tags = [tag for tag in (*_RESULTS, *self.statistics) if tag in self.statistics]
+        common_tags = [tag for tag in logged_tags if self.statistics[tag]["n"] == len(self.runs)]
+        return next(iter([*common_tags, *self.summary["over_seeds"]]), "")
 
     @cached_property
     def statistics(self) -> dict[str, Any]:
