@@ -483,7 +483,9 @@ def test_a_teacher_trains_until_its_returns_are_flat() -> None:
     assert len(train_until_flat([400.0] + [402.9] * 20)) == 9
     assert len(train_until_flat([400.0, 402.9, 403.1] + [402.9] * 20)) == 11
     noisy_returns = [50.0] * 10 + [101.0] * 20  # below the baseline in ten epochs
-    assert len(train_until_flat([400.0] * 30, noisy_returns)) == 17
+    assert len(train_until_flat([400.0] * 30, noisy_returns)) == 18
+    rising_returns = [110.0 + 5 * epoch for epoch in range(12)] + [165.0] * 18
+    assert len(train_until_flat([400.0] * 30, rising_returns)) == 12 + 7
     assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]
 
 
@@ -515,14 +517,18 @@ def test_sooner_means_by_a_fifth_and_by_two_tests(steps: int | None, other_steps
     assert is_clearly_sooner(arms, "learned", "task", test_every=8) == expected
 
 
-@pytest.mark.parametrize(("median", "text"), [
-    (None, "from agent number 4 on if agents take 50 steps."), (64, "from agent number 4 on if agents take 50 steps."),
-    (10, "from agent number 4 on if agents take 50 steps, from number 16 on if they take 10 as in the race."),
+@pytest.mark.parametrize(("median", "late", "text"), [
+    (None, -1.0, "from agent number 4 on if agents take 50 steps."),
+    (64, 0.5, "from agent number 4 on if agents take 50 steps."),
+    (10, 0.5, "from agent number 4 on if agents take 50 steps, from number 16 on if they take 10 as in the race."),
 ])  # fmt: skip
-def test_the_price_of_a_bandit_counts_the_faster_agents_of_the_race(median: int | None, text: str) -> None:
+def test_the_conclusion_counts_the_agents_of_the_race(median: int | None, late: float, text: str) -> None:
     score = {"mean": 1.0, "error": 0.0, "iqm": 1.0, "bounds": (1.0, 1.0), "count": 8}
-    race = {"agent": "PPO", "gain": False, "test_every": 8, "arms": {"learned": {"median": None}}}
-    race["arms"]["task"] = {"median": median}
+    race = {"agent": "PPO", "gain": False, "test_every": 8, "arms": {"learned": {"median": None, "late": late}}}
+    race["arms"]["task"] = {"median": median, "late": 2.0}
     results = {"probe": {"random": {"mean": 0.0}}, "teacher": {"real_steps": 100, "score": score}, "race": race}
     results |= {"bandit": {"real_steps": 50}, "exam": {"real": {"PPO": score}, "steps": 50}}
-    assert any(sentence.endswith(text) for sentence in conclusion(results))
+    sentences = conclusion(results)
+    assert any(sentence.endswith(text) for sentence in sentences)
+    assert any("less than random play" in sentence for sentence in sentences) == (late < 0)
+    assert "return more than the teacher, 1.0: PPO of the race 2.0." in sentences[-1]

@@ -51,8 +51,9 @@ class Learned:
 
     @property
     def sentence(self) -> str:
-        """The verdict and other results as sentences, empty if there was neither an exam nor a race."""
-        return " ".join(conclusion(self.results))
+        """The verdict and other results as sentences. Without an exam and a race, the texts of the stages."""
+        results = self.results
+        return " ".join(conclusion(results)) or "; ".join(result["text"] for result in results.values())
 
     def _repr_png_(self) -> bytes | None:
         """Return the figure, or None without an exam; Jupyter calls this."""

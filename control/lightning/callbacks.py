@@ -24,6 +24,7 @@ from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
 from control.reports.curves import solved_return
+from control.reports.tables import number_text
 from control.reports.tags import ELAPSED, EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, read_metrics, sync_to_disk
@@ -281,21 +282,28 @@ class Recorder(Callback):
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a clearly better one.
+    """Ends a training after ``patience`` evaluations without a clearly better return, of evaluations or of training.
 
     A return is clearly better if it exceeds the best one by 1 % of the way from ``baseline``, such as the return of
     random play, to the best. After an evaluation with ``max_return``, the largest possible return, the patience is a
-    quarter. Evaluations before the first update do not count. The training does not end while its episodes return less
-    than ``baseline``, because greedy actions may then be good by chance. ``watch`` is called with the finished fraction
-    of the training and a text about the best return.
+    quarter, and training episodes do not count. Evaluations before the first update do not count. The training does not
+    end while its episodes return less than ``baseline``, because greedy actions may then be good by chance. ``watch``
+    is called with the finished fraction of the training and a text about the best return.
     """
 
     def __init__(
         self, patience: int, watch: Watch | None = None, max_return: float | None = None, baseline: float = 0.0
     ):
         super().__init__(GREEDY, mode="max", patience=patience, check_on_train_epoch_end=True)
-        self.watch, self.baseline = watch, baseline
+        self.watch, self.baseline, self.best_training_return = watch, baseline, -math.inf
         self.max_return = math.inf if max_return is None else max_return
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "best_training_return": self.best_training_return}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.best_training_return = state_dict["best_training_return"]
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Adapt the attributes by which `EarlyStopping` decides to the latest returns, and report the progress."""
@@ -306,7 +314,12 @@ class StopWhenFlat(EarlyStopping):
             gain = max(0.0, best - self.baseline)
             self.min_delta = 0.0 if reaches_max else _CLEARLY_BETTER * gain
             training_return = float(trainer.callback_metrics.get(TRAINING, math.nan))
-            if training_return < self.baseline and best < self.max_return:  # the agent has not begun to learn
+            training_gain = max(0.0, self.best_training_return - self.baseline)
+            is_better = training_return > self.best_training_return + _CLEARLY_BETTER * training_gain
+            if is_better:
+                self.best_training_return = training_return
+            # Below the baseline, the agent has not begun to learn.
+            if (is_better or training_return < self.baseline) and best < self.max_return:
                 self.wait_count = 0
             super().on_train_epoch_end(trainer, module)
             if reaches_max:
@@ -315,4 +328,4 @@ class StopWhenFlat(EarlyStopping):
             best, fraction = float(self.best_score), module.finished_fraction()
             if best >= self.max_return:  # no later return is better, so the training ends when the patience is used up
                 fraction = max(fraction, module.epoch / (module.epoch + self.patience - self.wait_count))
-            self.watch(fraction, f"best return {best:.1f}" if math.isfinite(best) else "")
+            self.watch(fraction, f"best return {number_text(best)}" if math.isfinite(best) else "")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.reports.search import SOONER
-from control.reports.tables import Table, number_text, percent_text, with_margin
+from control.reports.tables import Score, Table, number_text, percent_text, with_margin
 from control.reports.tags import GREEDY
 
 PAGE, TEACHER = "page.html", "teacher.ckpt"  # in the folder of `--learn`
@@ -58,7 +58,29 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
             "": "brought no clear gain",
         }
         sentences.append(f"The learned reward {effects[_race_effect(race)]}.")
-    return sentences
+        late, random_play = race["arms"]["learned"]["late"], results["probe"]["random"]["mean"]
+        if late < random_play:
+            sentences.append(f"With it, they return {number_text(late)} in the end, less than random play.")
+    return [*sentences, *_better_agents(results)]
+
+
+def _better_agents(results: Mapping[str, Any]) -> list[str]:
+    """Return a sentence that names the agents that trained on the task itself, in the exam or the race, and return
+    clearly more than the teacher. Empty if there are none."""
+    if "teacher" not in results:
+        return []
+    goal = Score(**results["teacher"]["score"])
+    scores = {name: Score(**score) for name, score in results.get("exam", {}).get("real", {}).items()}
+    returns = {name: score.mean for name, score in scores.items() if score.exceeds(goal)}
+    if race := results.get("race"):
+        late = race["arms"]["task"]["late"]  # a mean of many tests
+        if late > goal.mean + 2 * goal.error:
+            returns[f"{race['agent']} of the race"] = late
+    if not returns:
+        return []
+    names = ", ".join(f"{name} {number_text(mean)}" for name, mean in returns.items())
+    line = f"Agents that train on the task itself return more than the teacher, {number_text(goal.mean)}: {names}"
+    return [f"{line}. More --teacher_steps or another --teacher, in a new run, would make a better bandit."]
 
 
 def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
@@ -184,6 +206,8 @@ def _race_texts(result: Mapping[str, Any]) -> list[str]:
     moments = f"{moment(learned['median'])} with the learned reward, and {moment(task['median'])} with the task's"
     effect = _race_effect(result)
     effect_text = f"{effect} with the learned reward" if effect else "no clear gain"
+    if effect == "later" and learned["median"] is None:
+        effect_text = "never with the learned reward"
     if effect and learned["median"] is not None and task["median"] is not None:
         ratio = task["median"] / learned["median"]
         effect_text = f"{max(ratio, 1 / ratio):.1f} times {effect_text}"
