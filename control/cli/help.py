@@ -32,7 +32,7 @@ learn such a CartPole (1 minute):
 land on the moon with PPO, and film it (2 minutes):
   python trainer.py --implementation PPO --normalize_obs --normalize_reward \
     --target_return 250 --record
-teacher, learned environment, learned reward, and a page of results (1 to 3 minutes):
+teacher, learned environment, learned reward, and a page of results (minutes):
   python trainer.py --learn CartPole-v1
 """
 _FIRST_SETTINGS = ("implementation", "gamename", "total_steps", "seed", "num_seeds", "exp_name", "record", "resume")

@@ -87,7 +87,7 @@ def _training_samples(agent: Any, policy: Policy, proxy: Proxy, networks: Networ
     """Return the next states (for a bandit, states) and rewards in the replay buffers of agents, ``[N, S + 1]``. If
     agents have none, return them from episodes of their ``policy`` on the synthetic environment."""
     has_next_states = proxy.config.proxy == "mdp"
-    if hasattr(agent, "replay_buffer"):
+    if agent.replay_buffer is not None:
         columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
         states = columns["next_obs" if has_next_states else "obs"].flatten(0, -2)
         if networks.scales_obs:  # the buffers have scaled states
