@@ -45,7 +45,7 @@ from control.reports.verdict import Baselines, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.run_dir import BANDIT
 from envs.gymnasium_adapter import GymnasiumEnvironment
-from envs.make import make_environment, stages_of
+from envs.make import make_dynamics, make_environment, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy, RandomPolicy
 from models.proxies import files
@@ -90,10 +90,11 @@ _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 # For rough estimates of the time left, in seconds of the machine of docs/benchmarks.md.
 _FIT_SECONDS = 5.0  # to fit the bandit or the reward, beside the steps of the task
 _FIT_STEPS = 50_000  # steps of the task for such a fit
-_TEACHER_UPDATE = 6e-5  # updates and evaluations, for each step of a teacher's training
+_TEACHER_UPDATE = 4e-5  # updates and evaluations, for each step of a teacher's training
 _TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
 _DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
-_TASK_UPDATE = 1e-4  # updates of an agent on the task, for each step
+_TASK_UPDATE, _RACE_UPDATE = 5e-5, 1e-5  # updates of an agent on the task, for each step, in exam and race
+_MACHINE_STEP = 5e-6  # a step of an environment in machine code
 _INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the observation
 
 
@@ -613,6 +614,8 @@ def time_left(task: Task, names: Iterable[str]) -> str:
     """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
     left``. It is empty if they take less than two seconds."""
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
+    if make_dynamics(task.game) is not None:  # the probe makes its steps in torch, unlike all trainings
+        step = min(step, _MACHINE_STEP)
     clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
     exam_steps, num_agents = task.options.exam_steps or clone_preset["inner_steps"], task.options.exam_agents
     inputs = math.prod(task.spaces.obs_shape)
@@ -629,7 +632,7 @@ def time_left(task: Task, names: Iterable[str]) -> str:
         "bandit": _FIT_SECONDS + _FIT_STEPS * step,
         "exam": len(learners(task.spaces)) * bandit_seconds + len(learners_on_task(task)) * task_seconds,
         "reward": _FIT_SECONDS + _FIT_STEPS * step,
-        "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
+        "race": 2 * task.options.race_agents * task.race_steps * (step + _RACE_UPDATE),  # with two rewards
     }
     seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
     for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):
