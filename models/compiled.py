@@ -34,9 +34,9 @@ from models.tiles import (
     weight_gradient,
 )
 from models.vectors import LANES, TILE, address, entry, read_vector, store
-from understudy.policy import CLIP_LIMIT
+from understudy import policy
 
-_CLIP_LIMIT = np.float32(CLIP_LIMIT)
+CLIP_LIMIT = np.float32(policy.CLIP_LIMIT)  # of normalised numbers
 
 
 class Net(NamedTuple):
@@ -453,17 +453,22 @@ def normalized(params, moments_at, obs, i):
     at ``moments_at`` in ``params``, or unchanged if ``moments_at`` is -1."""
     if moments_at < 0:
         return obs[i]
-    return clip((obs[i] - params[moments_at + i]) * params[moments_at + len(obs) + i], -_CLIP_LIMIT, _CLIP_LIMIT)
+    return clip((obs[i] - params[moments_at + i]) * params[moments_at + len(obs) + i], -CLIP_LIMIT, CLIP_LIMIT)
+
+
+@compiled
+def normalized_outputs_row(net, params, moments_at, obs, scratch):
+    """Run a network on ``obs [O]``, which is first normalised by the moments at ``moments_at`` (`outputs_row`)."""
+    for i in range(len(obs)):
+        scratch[0, i] = normalized(params, moments_at, obs, i)
+    return single(net, params, scratch, 0)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. A continuous action is written
     to ``continuous_action [A]`` instead, in the environment's units, and 0 is returned. Overwrites ``scratch [2,
     widest]``. ``state`` is not used."""
-    params = player.flat_parameters[m]
-    for i in range(len(obs)):
-        scratch[0, i] = normalized(params, player.moments_at, obs, i)
-    row = single(player.actor, params, scratch, 0)
+    row = normalized_outputs_row(player.actor, player.flat_parameters[m], player.moments_at, obs, scratch)
     if player.action_size == 0:
         return argmax(scratch[row], player.actor.sizes[-1])
     for i in range(player.action_size):

@@ -54,13 +54,17 @@ class SettingError(UserError, ValueError):
     :param line: The message.
     :param name: The setting at fault, with which the caller can say which file contains the value. Empty if there are
         several.
-    :param errors: The errors that this one stands for, if they are several. ``line`` has a line for each.
+    :param parts: Several errors in one, of which ``line`` has a line each. Empty for a single error.
     """
 
-    def __init__(self, line: str, name: str = "", errors: Sequence["SettingError"] = ()):
+    def __init__(self, line: str, name: str = "", parts: Sequence["SettingError"] = ()):
         super().__init__(line)
-        self.name = name
-        self.errors = errors
+        self.name, self._parts = name, parts
+
+    @property
+    def errors(self) -> Sequence["SettingError"]:
+        """The parts of this error, or only itself."""
+        return self._parts or (self,)
 
 
 def rename_setting(error: SettingError, name: str, typed_name: str) -> SettingError:
@@ -74,7 +78,7 @@ def raise_all(errors: Sequence[SettingError]) -> None:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise SettingError("\n".join(map(str, errors)), errors=tuple(errors))
+        raise SettingError("\n".join(map(str, errors)), parts=tuple(errors))
 
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None  # Numba compiles to machine code

@@ -201,7 +201,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         obs, rewards, terminated, truncated, info = self.env.step(actions)
         flat_obs, dones = self._flatten(obs), terminated | truncated
         reset_mask = dones & (self._mode is AutoresetMode.SAME_STEP)  # here ``obs`` is of the next episode
-        last_obs = flat_obs.copy()
+        last_obs = flat_obs.copy() if reset_mask.any() else flat_obs
         for row in np.flatnonzero(reset_mask):
             last_obs[row] = gym.spaces.flatten(self.env.single_observation_space, info["final_obs"][row])
         info_values = _info_values(self._learned_reward.names, info, ~self._resets_next, reset_mask)

@@ -30,7 +30,7 @@ _ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, er
 
 def user_messages(error: BaseException) -> list[str] | None:
     """Return the messages of an error for the user, at most `MAX_LINES` lines. Return None if the error is a bug."""
-    errors: Sequence[BaseException] = error.errors if isinstance(error, SettingError) and error.errors else [error]
+    errors: Sequence[BaseException] = error.errors if isinstance(error, SettingError) else [error]
     messages = [one_line(part) for part in errors[:MAX_LINES]]
     lines = [message for message in messages if message is not None]
     if len(errors) > MAX_LINES:

@@ -53,7 +53,7 @@ def errors_in(path: str) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        raise_all([SettingError(f"{path}: {part}") for part in error.errors or [error]])
+        raise_all([SettingError(f"{path}: {part}") for part in error.errors])
     except RecursionError as error:
         raise SettingError(f"{path}: nested too deep") from error
 

@@ -161,7 +161,7 @@ def _settings_from_words(
         return _build_settings({**file_values, **flag_values}, defaults, valid_flags, flag_values.keys())
     except SettingError as error:
         only_in_file = file_words.keys() - flag_words.keys()
-        raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in error.errors or [error]])
+        raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in error.errors])
         raise  # never reached, because `raise_all` raises; mypy does not know that
 
 

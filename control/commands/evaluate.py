@@ -286,14 +286,12 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
     footer = comparison = ""
     limit = run.time_limit or config.test_limit
-    # A return that solves the environment is of whole episodes, which ``--time_limit`` shortens.
-    solved_reward = None if run.time_limit else config.solved_reward
+    test_config = _test_config(settings, config)
     has_fixed_steps = rule == "budget" and config.train_episodes is None
     if options.real_baseline and options.real_steps is None and has_fixed_steps:
         # The same training on the real environment.
         real_outcome = train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
         if is_reward_network:
-            test_config = dataclasses.replace(config, solved_reward=solved_reward)
             comparison = reward_comparison(outcome, real_outcome, test_config)
         else:
             footer = (
@@ -308,6 +306,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         train_and_print(real_name, real_agents, on_proxy=False, steps=max_steps, rule=real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
+    solved_reward = test_config.solved_reward
     goal = spaces_of(proxy.game, limit).max_return if solved_reward is None else solved_reward
     baselines = Baselines.measure(proxy.game, run.seed, limit)
     verdict = baselines.judge(outcome.scores.numpy(), goal=goal, solved_reward=solved_reward, comparison=comparison)
@@ -356,8 +355,7 @@ def _train_and_print(
             with contextlib.closing(workers):
                 outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
-    # A return that solves the environment is of whole episodes, which ``--time_limit`` shortens.
-    row = describe(outcome, dataclasses.replace(config, solved_reward=None) if run.time_limit else config)
+    row = describe(outcome, _test_config(settings, config))
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
@@ -368,6 +366,12 @@ def _train_and_print(
     if "stays" in row:  # they were tested during the training
         print_wrapped(f"  {speed_text(row)}")
     return outcome
+
+
+def _test_config(settings: Settings, config: Any) -> Any:
+    """Return the ``config`` of a search for statistics of test episodes. If ``--time_limit`` shortens these episodes,
+    it has no ``solved_reward``, which is a return of whole episodes."""
+    return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
 
 def _settings_for_real_environment(agent: Any) -> Any:

@@ -228,8 +228,8 @@ def _load_sb3_model(source: str) -> Any:
         # The greedy policy needs neither a replay buffer, which may hold a million steps, nor schedules, which may be
         # pickled functions of an older version of Python.
         schedules = ("lr_schedule", "clip_range", "exploration_schedule")
-        replaced: dict[str, Any] = {"buffer_size": 1, **dict.fromkeys(schedules, lambda progress: 0.0)}
-        return getattr(library, class_name).load(source, device="cpu", custom_objects=replaced)
+        custom_objects: dict[str, Any] = {"buffer_size": 1, **dict.fromkeys(schedules, lambda progress: 0.0)}
+        return getattr(library, class_name).load(source, device="cpu", custom_objects=custom_objects)
     except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
         problem, allowed = f"which cannot be loaded: {first_line(error)}", "PPO, A2C, DQN, SAC, TD3, DDPG"
         if isinstance(error, ModuleNotFoundError):

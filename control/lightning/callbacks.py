@@ -298,6 +298,10 @@ class StopWhenFlat(EarlyStopping):
         self.watch, self.baseline, self.best_training_return = watch, baseline, -math.inf
         self.max_return = math.inf if max_return is None else max_return
 
+    def _margin(self, best: float) -> float:
+        """Return by how much a return must exceed the ``best`` one to be clearly better."""
+        return _CLEARLY_BETTER * max(0.0, best - self.baseline)
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "best_training_return": self.best_training_return}
 
@@ -311,11 +315,9 @@ class StopWhenFlat(EarlyStopping):
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
             reaches_max = best < self.max_return <= score  # for the first time
             # `EarlyStopping` counts a return as better if it exceeds the best one by more than this.
-            gain = max(0.0, best - self.baseline)
-            self.min_delta = 0.0 if reaches_max else _CLEARLY_BETTER * gain
+            self.min_delta = 0.0 if reaches_max else self._margin(best)
             training_return = float(trainer.callback_metrics.get(TRAINING, math.nan))
-            training_gain = max(0.0, self.best_training_return - self.baseline)
-            is_better = training_return > self.best_training_return + _CLEARLY_BETTER * training_gain
+            is_better = training_return > self.best_training_return + self._margin(self.best_training_return)
             if is_better:
                 self.best_training_return = training_return
             # Below the baseline, the agent has not begun to learn.

@@ -72,7 +72,8 @@ event.register("numba:compile", _CompileListener())
 
 
 def begin_step(agent, work, m, obs):  # type: ignore[no-untyped-def]
-    """Stub: prepare the step of member ``m`` in all its environments, for ``obs [E, O]``. Only PPO needs it."""
+    """Stub: prepare the step of member ``m`` in all its environments, for ``obs [E, O]``. Agents
+    that prepare nothing use the stub itself."""
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
@@ -104,12 +105,8 @@ def _implement(stub: Any, implementation: Any, first_type: type, jit_options: An
     overload(stub, jit_options=jit_options, strict=False)(find)  # not strict: `find` has other names of arguments
 
 
-def _do_nothing(agent, work, m, obs):  # type: ignore[no-untyped-def]
-    """Implementation of `begin_step` for agents that prepare nothing."""
-
-
 for _kind in KINDS.values():
-    _implement(begin_step, getattr(_kind, "begin_step", _do_nothing), _kind.Members, EXACT_INLINED)
+    _implement(begin_step, getattr(_kind, "begin_step", begin_step), _kind.Members, EXACT_INLINED)
     _implement(choose, _kind.choose, _kind.Members, EXACT_INLINED)
     _implement(remember, _kind.remember, _kind.Members, EXACT_INLINED)
     # Updates of tables are short, and equal torch's to the bit.

@@ -81,8 +81,7 @@ class CompiledAgent(MachineCode):
         super().__init__(threads)
         self.loop = loop
         self.agent: Any = loop.agent
-        # Steps of the epoch after the current block, steps in this block, and the steps of it that have been made.
-        self._steps_left = self._block_steps = self._step = 0
+        self._plan(0)
         self._loss = torch.full((self.agent.members,), torch.nan)
         by_env = self.agent.members, self.agent.envs  # [M, E]
         obs_size, actions = self.agent.spaces.obs_shape[0], self.agent.spaces.actions
@@ -100,11 +99,16 @@ class CompiledAgent(MachineCode):
         self._work: list[Any] = []  # `Work` of each thread; empty before the first block
 
     def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        self._steps_left, self._block_steps, self._step = count, 0, 0  # an error may have left a block unfinished
+        self._plan(count)
         return loop.advance_by_steps(count, running)
 
-    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+    def _plan(self, steps: int) -> None:
+        """Prepare for ``steps`` steps. An error may have left an earlier block unfinished."""
+        # Steps of the epoch after the current block, steps in this block, and the steps of it that have been made.
         self._steps_left, self._block_steps, self._step = steps, 0, 0
+
+    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        self._plan(steps)
         self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
         return loop.epoch_by_steps(steps, watch)
 

@@ -275,8 +275,8 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
         returns, losses = returns + losses, []
     panels_by_figure = {name: panels for name, panels in (("returns", returns), ("losses", losses)) if any(panels)}
     tag, tasks = figure.comparison
-    first, *others = [*panels_by_figure, *(["scores"] if tasks else [])]
-    targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in others}
+    first, *other_names = [*panels_by_figure, *(["scores"] if tasks else [])]
+    targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in other_names}
     for name, panel_lists in panels_by_figure.items():
         _draw_panels(targets[name], figure, panel_lists, style, numbers)
     if tasks:

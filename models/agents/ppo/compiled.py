@@ -16,10 +16,8 @@ from models.agents.ppo.agent import Agent
 from models.contract import AgentPolicy
 from models.machine import Array, compiled
 from models.moments import EPS, Moments
-from understudy.policy import CLIP_LIMIT
 
 Player, decide = nets.Player, nets.decide
-_CLIP_LIMIT = np.float32(CLIP_LIMIT)
 # Positions in ``statistics``, in the order of the names in `Agent.logged`.
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, EXPLAINED_VARIANCE, GRAD_NORM = range(7)
 _ONE, _HALF_LOG_2PI = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
@@ -53,6 +51,7 @@ class Members(NamedTuple):
     loss: Array  # [M]
     statistics: Array  # [M, 7], of the latest rollout; see `POLICY_LOSS`
     table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action, reward, discount, done
+    reward_at: int  # position of the reward in a row of the table
     steps: int  # before the block
     rollout_steps: int  # of a rollout
     action: Array  # [M, T, E, A], Gumbel or normal noise
@@ -126,6 +125,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         lr=np.array(adam.lr, np.float64),
         statistics=statistics.numpy(),
         table=table.numpy(),
+        reward_at=2 * agent.spaces.obs_shape[0] + max(action_size, 1),
         raw_action=np.empty((agent.members, agent.envs, action_size), np.float32),
         obs_moments=_running_moments(agent.obs_moments, agent.members),
         return_moments=_running_moments(agent.return_moments, agent.members),
@@ -224,9 +224,8 @@ def choose(agent, work, m, t, e, obs, state):
     """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is
     written to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
-    for i in range(agent.obs_size):
-        work.scratch[0, i] = nets.normalized(params, agent.moments_at, obs, i)
-    row = nets.single(agent.actor, params, work.scratch, 0)  # the outputs are in ``work.scratch[row]``
+    # The outputs are in ``work.scratch[row]``.
+    row = nets.normalized_outputs_row(agent.actor, params, agent.moments_at, obs, work.scratch)
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
@@ -262,7 +261,7 @@ def _normalize_rewards(agent, m, t):
     """Divide the rewards of step ``t`` by the standard deviation of their discounted sums (`Agent.observe`)."""
     sums = agent.discounted_sum[m]
     first_row = (agent.steps + t) % agent.rollout_steps * len(sums)
-    reward_at = 2 * agent.obs_size + max(agent.action_size, 1)  # a row: obs, next_obs, action, reward, discount, done
+    reward_at = agent.reward_at  # discount and done follow
     for e in range(len(sums)):
         sums[e] = sums[e] * agent.discount + agent.table[first_row + e, m, reward_at]
     _add_to_moments(agent.return_moments, m, 0, sums)
@@ -270,7 +269,7 @@ def _normalize_rewards(agent, m, t):
     scale = _moments_scale(agent.return_moments, m, 0)
     for e in range(len(sums)):
         row = agent.table[first_row + e, m]
-        row[reward_at] = nets.clip(row[reward_at] * scale, -_CLIP_LIMIT, _CLIP_LIMIT)
+        row[reward_at] = nets.clip(row[reward_at] * scale, -nets.CLIP_LIMIT, nets.CLIP_LIMIT)
         if row[reward_at + 2] > 0:
             sums[e] = np.float32(0)
 
@@ -335,7 +334,7 @@ def _evaluate_rollout(agent, work, m):
 def _write_advantages(agent, work, m):
     """Write advantages and returns of all rows of the rollout to ``work`` (`gae`)."""
     num_rows, envs = len(work.value), agent.action.shape[2]
-    reward_at = 2 * agent.obs_size + max(agent.action_size, 1)  # a row: obs, next_obs, action, reward, discount, done
+    reward_at = agent.reward_at  # discount and done follow
     for row in range(num_rows - 1, -1, -1):  # backwards; the next step of an environment is ``envs`` rows later
         reward, discount = agent.table[row, m, reward_at], agent.table[row, m, reward_at + 1]
         done = agent.table[row, m, reward_at + 2]
