@@ -17,9 +17,14 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 import trainer
 import understudy
-from control.commands import learn, learn_stages
+from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
+from control.learn import agents as learn_agents
+from control.learn import proxies as learn_proxies
+from control.learn import stages as learn_stages
+from control.learn import task as learn_task
+from control.learn import teacher as learn_teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.reports.stages import conclusion, is_clearly_sooner
 from control.reports.tables import Score
@@ -104,6 +109,16 @@ for _name in ("Corridor", "Metres", "Noise", "Unseeded", "Order", "Orders"):
 gym.register("Endless-v0", "test_learn:Corridor")
 
 
+class Lottery(Corridor):
+    """Ends after a step, and pays 1 in one of 8 episodes, whatever the action is."""
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        return self.cell, float(self.np_random.random() < 1 / 8), True, False, {}
+
+
+gym.register("Lottery-v0", "test_learn:Lottery")
+
+
 def right(obs: np.ndarray) -> np.ndarray:
     return np.ones(len(obs), int)
 
@@ -134,7 +149,8 @@ def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[
 
 @pytest.fixture
 def one_learner(short_stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn_stages, "learners", lambda spaces: ("QLearning",) if spaces.one_hot else ("DDQN",))
+    learners = property(lambda task: ("QLearning",) if task.spaces.one_hot else ("DDQN",))
+    monkeypatch.setattr(learn_task.Task, "learners", learners)
 
 
 @pytest.mark.usefixtures("one_learner")
@@ -194,8 +210,8 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
 
 @pytest.mark.usefixtures("short_stages")
 def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn_stages, "learners", lambda spaces: ("QLearning", "SARSA"))
-    train_and_test, parts = learn_stages._train_and_test, list[str]()
+    monkeypatch.setattr(learn_task.Task, "learners", ("QLearning", "SARSA"))
+    train_and_test, parts = learn_agents._train_and_test, list[str]()
 
     def interrupted(task: Any, proxy: Any, name: str, steps: int, on_task: bool, watch: None) -> dict[str, Any]:
         parts.append(f"{name} on the {'task' if on_task else 'bandit'}")
@@ -203,7 +219,7 @@ def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
         return train_and_test(task, proxy, name, steps, on_task, watch)
 
-    monkeypatch.setattr(learn_stages, "_train_and_test", interrupted)
+    monkeypatch.setattr(learn_agents, "_train_and_test", interrupted)
     words = ("test_learn:Corridor-v0", "right", "--only", "exam")
     assert learned(tmp_path, *words)[0] == 130
     status, folder = learned(tmp_path, *words, "--resume")
@@ -229,11 +245,11 @@ def test_agents_that_learn_too_little_on_a_good_clone_train_again_for_longer(
         task: Any, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: None
     ) -> dict[str, Any]:
         trainings.append((name, steps // proxy.config.inner_steps))
-        score = learn_stages.Score(returns[trainings[-1]], 0.0, returns[trainings[-1]], None, 2)
+        score = learn_task.Score(returns[trainings[-1]], 0.0, returns[trainings[-1]], None, 2)
         return {"score": asdict(score), "real_steps": 0}
 
-    monkeypatch.setattr(learn_stages, "_train_and_test", train_and_test)
-    monkeypatch.setattr(learn_stages, "learners_on_task", lambda task: ())
+    monkeypatch.setattr(learn_agents, "_train_and_test", train_and_test)
+    monkeypatch.setattr(learn_agents, "learners_on_task", lambda task: ())
     command = ["--learn", "test_learn:Corridor-v0", "--teacher", "test_learn:right", "--only", "exam"]
     assert trainer.main([*command, "--logdir", str(tmp_path)]) == 0
     (folder,) = tmp_path.glob("*/debug/learned/seed_25/version_0")
@@ -254,15 +270,15 @@ def test_agents_that_learn_too_little_on_a_good_clone_train_again_for_longer(
 def test_with_continuous_actions_the_better_of_two_teachers_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_one, discounts = learn_stages._train_one_teacher, list[float]()
+    train_one, discounts = learn_teacher._train_one_teacher, list[float]()
 
-    def interrupted(task: learn_stages.Task, settings: Any, watch: None) -> dict[str, Any]:
+    def interrupted(task: learn_task.Task, settings: Any, watch: None) -> dict[str, Any]:
         discounts.append(settings.agent.discount)
         if len(discounts) == 2:
             raise KeyboardInterrupt
         return train_one(task, settings, watch)
 
-    monkeypatch.setattr(learn_stages, "_train_one_teacher", interrupted)
+    monkeypatch.setattr(learn_teacher, "_train_one_teacher", interrupted)
     words = ["--learn", "pendulum", "--only", "teacher", "--teacher_steps", "1600", "--logdir", str(tmp_path)]
     assert trainer.main(words) == 130
     trainer.main([*words, "--resume"])
@@ -271,7 +287,7 @@ def test_with_continuous_actions_the_better_of_two_teachers_is_kept(
     (folder,) = tmp_path.glob("pendulum/debug/learned/seed_25/version_0")
     result = json.loads((folder / learn.RESULTS).read_text())["teacher"]
     best = max(result["returns"], key=result["returns"].get)
-    assert trainer.load(folder / learn_stages.TEACHER).settings.agent.discount == float(best.removeprefix("discount "))
+    assert trainer.load(folder / learn_teacher.TEACHER).settings.agent.discount == float(best.removeprefix("discount "))
     assert result["max_steps"] == 3200 and result["real_steps"] > 1600
 
 
@@ -314,7 +330,7 @@ def test_a_bandit_that_fails_its_exam_is_rejected(tmp_path: Path, capsys: pytest
 @pytest.mark.usefixtures("one_learner")
 def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
-    monkeypatch.setattr(learn_stages, "_TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_task, "_TIME_LIMIT", 30)
     status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
     results = json.loads((folder / learn.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
@@ -330,7 +346,7 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert len([*result.folder.rglob("events.out.tfevents.*")]) == 2
     assert trained_teacher["implementation"] == "A2C" and trained_teacher["real_steps"] <= 1580
     checkpoints = (result.folder / trained_teacher["run"] / "checkpoints").glob("*.ckpt")
-    returns = {path: trainer.evaluate(path, learn_stages.JUDGING_EPISODES, seed=25).mean for path in checkpoints}
+    returns = {path: trainer.evaluate(path, learn_task.JUDGING_EPISODES, seed=25).mean for path in checkpoints}
     chosen = (result.folder / learn.TEACHER).read_bytes()
     assert max(returns.values()) in [mean for path, mean in returns.items() if path.read_bytes() == chosen]
     policy = teacher(str(result.folder / learn.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
@@ -343,6 +359,19 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert (report.parent / address).samefile(result.folder / "page.html") and "still run" not in report.read_text()
 
 
+def test_random_play_is_judged_in_as_many_episodes_as_a_noisy_teacher(tmp_path: Path) -> None:
+    """The probe saw no success of random play. A teacher that has some by luck is not better."""
+    settings = trainer.config.parse(["--learn", "test_learn:Lottery-v0", "--teacher", "test_learn:right"])
+    spaces = make_environment(settings.run.gamename, 1, 1).spaces
+    nothing = asdict(Score(0.0, 0.0, 0.0, None, 32))
+    probe = {"random": nothing, "constant": nothing, "action": "0", "steps_per_second": 1e4}
+    task = learn_task.Task(settings, tmp_path, spaces, {"probe": probe}, verbose=False)
+    result = learn_teacher.find_teacher(task)
+    returns, random_returns = Score(**result["score"]), Score(**result["random"])
+    assert returns.count == random_returns.count == 512 and 0.05 < random_returns.mean < 0.2
+    assert returns.exceeds(Score(**nothing)) and result["failed"]
+
+
 def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clones 0, 1 and 2 return 10, 30 and 20; the teacher returns 100. In new episodes clone 1 returns 25."""
 
@@ -353,16 +382,18 @@ def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, mon
     settings = trainer.config.parse(["--learn", "cartpole", "--teacher", "test_teachers:balance"])
     spaces = make_environment("cartpole", 1, 1).spaces
     results = {"probe": baselines, "teacher": {"score": asdict(score(100.0))}}
-    task = learn_stages.Task(settings, tmp_path, spaces, results, verbose=False)
+    task = learn_task.Task(settings, tmp_path, spaces, results, verbose=False)
     assert task.verdict(score(500.0), score(100.0)).goal == spaces.max_return == 500.0
     clones, means, written = iter(torch.arange(3.0)[:, None]), iter((10.0, 30.0, 20.0, 25.0)), list[float]()
-    monkeypatch.setattr(learn_stages, "cloned_proxy", lambda *_: next(clones))
-    monkeypatch.setattr(learn_stages, "stages_of", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float)))
-    monkeypatch.setattr(learn_stages, "_judge_policy", lambda *_: score(next(means)))
+    monkeypatch.setattr(learn_proxies, "cloned_proxy", lambda *_: next(clones))
     monkeypatch.setattr(
-        learn_stages, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat))
+        learn_proxies, "stages_of", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float))
     )
-    result = learn_stages._make_bandit(task)
+    monkeypatch.setattr(learn_task.Task, "judge", lambda *_: score(next(means)))
+    monkeypatch.setattr(
+        learn_proxies, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat))
+    )
+    result = learn_proxies.make_bandit(task)
     assert written == [1.0] and (result["score"]["mean"], result["fraction"]) == (25.0, 0.25)
 
 
@@ -376,8 +407,8 @@ def test_agents_on_a_task_without_default_settings_have_scales(
 ) -> None:
     settings = trainer.config.parse(["--learn", game])
     spaces = make_environment(settings.run.gamename, 1, 1).spaces
-    task = learn_stages.Task(settings, tmp_path, spaces, {}, verbose=False)
-    config = learn_stages._settings_on_task(task, "PPO")
+    task = learn_task.Task(settings, tmp_path, spaces, {}, verbose=False)
+    config = learn_agents._settings_on_task(task, "PPO")
     assert (config.normalize_obs, config.normalize_reward, config.scale_actions) == scales
 
 
@@ -526,7 +557,7 @@ def test_the_conclusion_counts_the_agents_of_the_race(median: int | None, late: 
     score = {"mean": 1.0, "error": 0.0, "iqm": 1.0, "bounds": (1.0, 1.0), "count": 8}
     race = {"agent": "PPO", "gain": False, "test_every": 8, "arms": {"learned": {"median": None, "late": late}}}
     race["arms"]["task"] = {"median": median, "late": 2.0}
-    results = {"probe": {"random": {"mean": 0.0}}, "teacher": {"real_steps": 100, "score": score}, "race": race}
+    results = {"probe": {"random": score | {"mean": 0.0}}, "teacher": {"real_steps": 100, "score": score}, "race": race}
     results |= {"bandit": {"real_steps": 50}, "exam": {"real": {"PPO": score}, "steps": 50}}
     sentences = conclusion(results)
     assert any(sentence.endswith(text) for sentence in sentences)

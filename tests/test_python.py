@@ -22,7 +22,6 @@ import understudy
 from conftest import ROOT
 from control.cli.progress import Meter
 from control.cli.settings import RunConfig, Settings
-from control.commands import learn_stages
 from control.commands.run import trained_loop
 from control.lightning.agent import AgentModule
 from control.lightning.evolution_strategy import EvolutionStrategy
@@ -357,10 +356,12 @@ def heat(obs: np.ndarray) -> np.ndarray:
 def test_notebook_about_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     """A function replaces the teacher, one kind of agents learns, and the outputs in the file name no path outside."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(learn_stages, "learners", lambda spaces: ("DDQN",))
+    monkeypatch.setattr("control.learn.task.Task.learners", ("DDQN",))
     monkeypatch.setattr("models.proxies.fitting._UPDATES", 100)  # clones need not be good
     monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 10)
-    monkeypatch.setattr(learn_stages, "joint_verdict", lambda verdicts: joint_verdict(verdicts) | {"passed": True})
+    monkeypatch.setattr(
+        "control.learn.agents.joint_verdict", lambda verdicts: joint_verdict(verdicts) | {"passed": True}
+    )
     budgets = (
         "{'teacher': 'test_python:heat', 'exam_agents': 2, 'exam_steps': 500, 'race_agents': 1, 'race_steps': 100}"
     )

@@ -1,6 +1,6 @@
 """`--learn GAME`: learn a synthetic environment and a reward for a Gymnasium task, and judge them.
 
-The command runs the stages of `control.commands.learn_stages`, and writes the results of each to ``exam.json``, so that
+The command runs the stages of `control.learn.stages`, and writes the results of each to ``exam.json``, so that
 ``--resume`` does not repeat it.
 """
 
@@ -18,10 +18,12 @@ from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.progress import time_in_words
 from control.cli.settings import Settings
-from control.commands.learn_stages import REQUIRED, REWARD, STAGES, Task, command_text, time_left
 from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.commands.train import check_unchanged
 from control.evolution.teachers import teacher
+from control.learn.proxies import REWARD
+from control.learn.stages import REQUIRED, STAGES, time_left
+from control.learn.task import Task, command_text
 from control.lightning.board import show_learned
 from control.loops.process import configure_process
 from control.reports.learned import FIGURE, write_page

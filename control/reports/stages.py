@@ -41,6 +41,11 @@ def stage_texts(name: str, result: Mapping[str, Any]) -> list[str]:
     return _teacher_texts(result) if name == "teacher" else _race_texts(result)
 
 
+def random_play(results: Mapping[str, Any]) -> Score:
+    """Return the score of random play: from the stage `teacher` if it has judged it again, else from `probe`."""
+    return Score(**(results.get("teacher", {}).get("random") or results["probe"]["random"]))
+
+
 def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
     that has one, sentences about the exam, and whether agents of the race learned sooner with the learned reward. It is
@@ -58,8 +63,8 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
             "": "brought no clear gain",
         }
         sentences.append(f"The learned reward {effects[_race_effect(race)]}.")
-        late, random_play = race["arms"]["learned"]["late"], results["probe"]["random"]["mean"]
-        if late < random_play:
+        late = race["arms"]["learned"]["late"]
+        if late < random_play(results).mean:
             sentences.append(f"With it, they return {number_text(late)} in the end, less than random play.")
     return [*sentences, *_better_agents(results)]
 
@@ -108,8 +113,8 @@ def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
 
 def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     """Return how far a score is on the way from random play to the teacher, such as ``97 %``."""
-    random_play, goal = results["probe"]["random"]["mean"], results["teacher"]["score"]["mean"]
-    return percent_text((score["mean"] - random_play) / (goal - random_play))
+    random_mean, goal = random_play(results).mean, results["teacher"]["score"]["mean"]
+    return percent_text((score["mean"] - random_mean) / (goal - random_mean))
 
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
@@ -144,7 +149,7 @@ def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the scores of `_NUM_POLICIES` policies (random play, a constant action, the teacher, its clone), then of
     fresh agents, by their names in figures and tables. Requires the results of `exam`."""
     probe, exam = results["probe"], results["exam"]
-    scores = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
+    scores = {"random play": vars(random_play(results)), f"constant action {probe['action']}": probe["constant"]}
     # The stage `bandit` clones the teacher: its score is of the policy that is best on the bandit.
     scores |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
     scores |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}

@@ -1,0 +1,178 @@
+"""The stages `exam` and `race` of `--learn`: train fresh agents with both proxies, and compare them.
+
+``flat [D]`` are all D weights of a proxy in one vector. N is the number of agents, T the number of their tests.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from control.cli.progress import Watch
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.evolution.objectives import first_solved_test
+from control.learn.proxies import REWARD
+from control.learn.task import Task
+from control.reports.search import quartiles
+from control.reports.stages import GOOD_FRACTION, is_clearly_sooner, random_play
+from control.reports.tables import Score
+from control.reports.verdict import joint_verdict
+from control.storage.run_dir import BANDIT
+from models.proxies import files
+from models.registry import default_config, parse_agents
+from models.spaces import Discrete
+
+_EXAM_EPISODES = 10  # test episodes of an agent in the exam
+# If agents come less far than `_GOOD_AGENTS` of the way to the teacher, others train for `_MORE_STEPS` times the steps.
+_GOOD_AGENTS, _MORE_STEPS = 0.95, 4
+_TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
+REAL_AGENTS = 4  # most agents of the exam that train on the task itself
+_BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
+# After a failure of agents that train on a good clone.
+_EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
+
+
+def test_fresh_agents(task: Task) -> dict[str, Any]:
+    """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
+    task. If agents of an implementation learn too little from a good clone (`_GOOD_AGENTS`), others train for
+    `_MORE_STEPS` times as many steps, unless the user has chosen the steps, and the better result counts. For
+    comparison, a few agents train on the task itself, with the default settings for it. The stage fails if the verdict
+    about the agents on the bandit is a failure."""
+    proxy = files.load(task.folder / BANDIT)
+    base_steps, long_steps = proxy.config.inner_steps, _MORE_STEPS * proxy.config.inner_steps
+
+    def results_of(names: Iterable[str], steps: int, on_task: bool) -> dict[str, dict[str, Any]]:
+        """Return implementation -> results of fresh agents, which train on the task itself or on the bandit."""
+        part = f"on the {'task' if on_task else 'bandit'}, {steps:,} steps"
+        return {
+            name: task.part(f"{name} {part}", functools.partial(_train_and_test, task, proxy, name, steps, on_task))
+            for name in names
+        }
+
+    results = results_of(task.learners, base_steps, on_task=False)
+    is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
+    more_steps: dict[str, int] = {}  # implementation -> steps of agents that learned more in them
+    if is_good_clone and task.options.exam_steps is None:
+        names = [name for name in results if task.fraction(Score(**results[name]["score"])) < _GOOD_AGENTS]
+        for name, result in results_of(names, long_steps, on_task=False).items():
+            if result["score"]["mean"] > results[name]["score"]["mean"]:
+                results[name], more_steps[name] = result, long_steps
+        if more_steps:  # the file says for how many steps its agents train
+            config = dataclasses.replace(proxy.config, deploy_steps=long_steps)
+            settings = proxy.description["settings"] | {"deploy_steps": long_steps}
+            options = {"spaces": proxy.spaces, "game": proxy.game, "config": config}
+            description = {**proxy.description, "settings": settings}
+            files.save(proxy.path, proxy.parameters, description=description, **options)
+    scores = {name: Score(**result["score"]) for name, result in results.items()}
+    task_results = results_of(learners_on_task(task), base_steps, on_task=True)
+    teacher_score = task.score("teacher", "score")
+    advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
+    verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in scores.items()})
+    return {
+        "agents": {name: result["score"] for name, result in results.items()},
+        "real": {name: result["score"] for name, result in task_results.items()},
+        "steps": base_steps,
+        "more_steps": more_steps,
+        "real_steps": sum(result["real_steps"] for result in task_results.values()),
+        "failed": not verdict["passed"],
+        "verdict": verdict,
+    }
+
+
+def _train_and_test(
+    task: Task, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: Watch | None
+) -> dict[str, Any]:
+    """Train fresh agents of implementation ``name`` for ``steps`` steps on the proxy or, with ``on_task``, on the task
+    itself. Return their score on the task, and the steps of their training on it."""
+    loop = _inner_loop(task, proxy, name, on_task, inner_steps=steps, test_episodes=_EXAM_EPISODES)
+    count = min(REAL_AGENTS, task.options.exam_agents) if on_task else task.options.exam_agents
+    seeds = fresh_seeds(task.seed, f"exam of {name}{' on the task' if on_task else ''}", count)
+    proxies = None if on_task else proxy.parameters.expand(count, -1)  # [N, D], equal rows
+    outcome = loop.run(proxies, seeds, watch=watch)
+    real_steps = int(outcome.steps.sum()) if on_task else 0
+    return {"score": dataclasses.asdict(Score.of(outcome.scores)), "real_steps": real_steps}
+
+
+def learners_on_task(task: Task) -> tuple[str, ...]:
+    """Return the implementations of the agents that train on the task itself in the exam. In a slow environment there
+    are none, because they would take hours. With continuous actions PPO is the only one, because TD3 with its default
+    settings would need longer than all other stages."""
+    if task.is_slow:
+        return ()
+    return task.learners if isinstance(task.spaces.actions, Discrete) else ("PPO",)
+
+
+def compare_rewards(task: Task) -> dict[str, Any]:
+    """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
+    it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
+    play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain if
+    its agents come near the teacher clearly sooner, and do not have lower returns in the end."""
+    proxy = files.load(task.folder / REWARD)
+    steps, count = task.race_steps, task.options.race_agents
+    random_mean, goal = random_play(task.results).mean, task.score("teacher", "score").mean
+    solved = random_mean + GOOD_FRACTION * (goal - random_mean)
+    name = parse_agents(proxy.description["settings"]["agent"])[0]  # the implementation of all agents
+    test_every = max(1, steps // _TESTS)
+    # The rule "budget" ends a training only after all steps.
+    limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
+    seeds = fresh_seeds(task.seed, "race", count)
+    arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of the agents that train with it
+    # The weights [N, D] of the learned reward, an equal row for each agent. None: the task's reward.
+    weights = {"learned": proxy.parameters.expand(count, -1), "task": None}
+    real_steps = 0
+    for reward_name, flat in weights.items():
+        loop = _inner_loop(task, proxy, name, flat is None, solved_reward=solved, **limits)
+        with task.progress("the learned reward" if reward_name == "learned" else "the task's reward") as watch:
+            outcome = loop.run(flat, seeds, watch=watch)
+        curve = outcome.curve  # [N, T]
+        real_steps += int(outcome.steps.sum())
+        # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
+        lasting = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
+        solved_at = first_solved_test(lasting, solved)  # [N], index of a test
+        _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
+        num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
+        late = float(curve[:, -num_late_tests:].mean())
+        arms[reward_name] = {
+            "median": median_steps,  # None if fewer than half of the agents are that good
+            "late": late,
+            "discount": loop.agent_config.discount,
+            "curves": curve.tolist(),
+        }
+    # A reward that is quick at first may be worse in the end.
+    is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])
+    return {
+        "agent": name,
+        "agents": count,
+        "steps": steps,
+        "test_every": test_every,
+        "solved": solved,
+        "arms": arms,
+        "gain": is_clearly_sooner(arms, "learned", "task", test_every) and is_good_in_the_end,
+        "real_steps": real_steps,
+    }
+
+
+def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **changes: Any) -> InnerLoop:
+    """Return the training loop of agents of implementation ``name``. ``changes`` replace settings of the proxy's
+    search, such as the number of test episodes."""
+    config = dataclasses.replace(proxy.config, **changes)
+    agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
+    return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
+
+
+def _settings_on_task(task: Task, name: str) -> Any:
+    """Return the settings of agents that train on the task itself: the defaults for it, with a replay buffer of limited
+    size. If there are no defaults for this task, PPO and A2C learn from scaled observations, rewards and actions, as
+    agents on the bandit and the teacher do."""
+    config = default_config(name, task.game)
+    if hasattr(config, "buffer_size"):  # an agent with a replay buffer
+        capacity = min(config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
+        config = dataclasses.replace(config, buffer_size=capacity)
+    if hasattr(config, "normalize_obs") and config == default_config(name, ""):
+        scales = {"normalize_obs": not task.spaces.one_hot, "normalize_reward": True}
+        config = dataclasses.replace(config, **scales, scale_actions=not isinstance(task.spaces.actions, Discrete))
+    return config

@@ -1,0 +1,56 @@
+"""The stage `probe` of `--learn`: baselines, the speed of the environment, and warnings about it."""
+
+import contextlib
+import dataclasses
+import os
+import time
+from typing import Any
+
+import torch
+
+from control.cli.colour import warning
+from control.learn.task import Task
+from control.loops.rollout import rollout
+from control.reports.verdict import Baselines
+from envs.gymnasium_adapter import GymnasiumEnvironment
+from envs.make import make_environment
+from models.contract import RandomPolicy
+from models.streams import Streams, derive_seed
+
+_CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
+
+
+def _check_environment(task: Task) -> None:
+    """Warn if two instances of the environment begin differently with the same seed, or if random play observes numbers
+    outside of the bounds that the environment states."""
+    with contextlib.closing(make_environment(task.game, 1, 2, time_limit=_CHECKED_STEPS)) as real:
+        if not isinstance(real, GymnasiumEnvironment):
+            return
+        streams = Streams([derive_seed(task.seed, "bounds")])
+        seeds = streams.episode_seeds(1).expand(1, 2)  # [members, instances]
+        obs = rollout(RandomPolicy(real.spaces, 2, streams), real, seeds).obs  # [T, 1, 2, *O]
+        low, high = real.bounds
+    if not torch.equal(*obs[0, 0]):
+        warning(
+            f"two instances of {task.game} that were reset with the same seed are in different states, so results "
+            "cannot be repeated, and a policy may fail in another instance"
+        )
+    outside = obs[(obs < low) | (obs > high)]
+    if len(outside):
+        warning(f"an observation has the number {outside[0]:.4g}, outside of the bounds of {task.game}")
+
+
+def measure_baselines(task: Task) -> dict[str, Any]:
+    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
+    _check_environment(task)
+    Baselines.measure.cache_clear()  # type: ignore[attr-defined]  # cached results would hide the speed
+    started, cpu_started = time.perf_counter(), time.process_time()
+    with task.progress() as watch:
+        baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
+    seconds = time.perf_counter() - started
+    if os.getloadavg()[0] > (os.cpu_count() or 1):  # other programs take a part of the time
+        seconds = time.process_time() - cpu_started
+    rate = baselines.real_steps / seconds
+    result = dataclasses.asdict(baselines)
+    del result["teacher"]  # not measured yet
+    return {**result, "steps_per_second": rate}

@@ -1,0 +1,80 @@
+"""The stages `bandit` and `reward` of `--learn`: make both proxies from the teacher.
+
+``flat [D]`` are all D weights of a proxy in one vector.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from control.cli.parse import settings_from
+from control.cli.settings import Settings
+from control.commands.choose_proxy import write_proxy
+from control.evolution.teachers import cloned_proxy
+from control.learn.task import Task, command_text
+from control.reports.stages import GOOD_FRACTION, TEACHER
+from control.reports.tables import Score
+from control.storage.run_dir import BANDIT
+from envs.make import stages_of
+from models.contract import Policy
+
+REWARD = "reward.safetensors"
+
+
+def make_bandit(task: Task) -> dict[str, Any]:
+    """Run the stage `bandit`: clone the teacher into a synthetic environment, whose reward is highest for the teacher's
+    action. If the clone's policy is much worse than the teacher, fit it again with more states that it visits, and then
+    also with a wider network. Keep the best clone."""
+    values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
+    values |= {"agent": task.learners[0], "start_from": task.teacher, "test_limit": task.time_limit}
+    if not task.spaces.one_hot:
+        values["table_episodes"] = task.time_limit  # steps after which episodes restart
+    if task.options.exam_steps is not None:
+        values["inner_steps"] = task.options.exam_steps
+    attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
+    if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
+        attempts = [{"first_states": "cells"}]
+    clones: list[tuple[Score, Settings, Tensor, Policy]] = []
+    real_steps: list[int] = []  # numbers of steps in the environment
+    rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
+    for number, changes in enumerate(attempts):
+        settings = settings_from(**values | changes)
+        stages: Any = stages_of(settings.proxy, task.game)
+        with task.progress(f"attempt {number + 1}"):
+            flat = cloned_proxy(task.teacher, stages, task.seed, real_steps.append)
+        policy = stages.parameters.target(flat[None])  # takes the actions with the highest reward; flat[None] is [1, D]
+        score = task.judge(policy, f"judging clone {number}")
+        clones.append((score, settings, flat, policy))
+        rounds.append((sum(real_steps), score.mean))
+        if task.fraction(score) >= GOOD_FRACTION:
+            break
+    score, settings, flat, policy = max(clones, key=lambda clone: clone[0].mean)
+    if len(clones) > 1:  # the highest of several scores is an overestimate
+        score = task.judge(policy, "judging the best clone")
+    _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
+    result = {"score": dataclasses.asdict(score), "fraction": task.fraction(score)}
+    return {**result, "real_steps": sum(real_steps), "rounds": rounds}
+
+
+def make_reward(task: Task) -> dict[str, Any]:
+    """Run the stage `reward`: fit a reward network to the teacher's returns."""
+    values = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
+    values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
+    settings = settings_from(**values, test_limit=task.time_limit)
+    real_steps: list[int] = []  # numbers of steps in the environment
+    stages: Any = stages_of(settings.proxy, task.game)
+    with task.progress("a fit to the teacher's returns"):
+        flat = cloned_proxy(task.teacher, stages, task.seed, real_steps.append)
+    explained = stages.explained_variance  # of the fit that `cloned_proxy` has made
+    _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
+    return {"real_steps": sum(real_steps), "explained_variance": explained}
+
+
+def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
+    """Write a proxy to the file ``name``: the weights ``flat [D]``, settings and scores, and the command that repeats
+    the stages."""
+    if task.options.teacher is None:
+        settings = settings.replace(start_from=TEACHER)  # relative to the folder, which may be moved
+    write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=command_text(task))

@@ -1,0 +1,75 @@
+"""The stages of `--learn` in order, and an estimate of their time."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from control.learn.agents import REAL_AGENTS, compare_rewards, learners_on_task, test_fresh_agents
+from control.learn.probe import measure_baselines
+from control.learn.proxies import make_bandit, make_reward
+from control.learn.task import JUDGING_EPISODES, Task
+from control.learn.teacher import find_teacher, teacher_trainings
+from envs.make import make_dynamics
+from models.proxies.search import load_presets
+from models.spaces import Discrete
+
+# For rough estimates of the time left, in seconds of the machine of docs/benchmarks.md.
+_FIT_SECONDS = 5.0  # to fit the bandit or the reward, beside the steps of the task
+_FIT_STEPS = 50_000  # steps of the task for such a fit
+_TEACHER_UPDATE = 4e-5  # updates and evaluations, for each step of a teacher's training
+_TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
+_DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
+_TASK_UPDATE, _RACE_UPDATE = 5e-5, 1e-5  # updates of an agent on the task, for each step, in exam and race
+_MACHINE_STEP = 5e-6  # a step of an environment in machine code
+_INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the observation
+
+STAGES: dict[str, Callable[[Task], dict[str, Any]]] = {
+    "probe": measure_baselines,
+    "teacher": find_teacher,
+    "bandit": make_bandit,
+    "exam": test_fresh_agents,
+    "reward": make_reward,
+    "race": compare_rewards,
+}
+"""The stages by name, in order. Each returns its results as data for JSON, with ``failed`` and a ``verdict`` if it
+judges agents. `stage_texts` makes texts of them."""
+REQUIRED = {
+    "probe": (),
+    "teacher": ("probe",),
+    "bandit": ("probe", "teacher"),
+    "exam": ("probe", "teacher", "bandit"),
+    "reward": ("probe", "teacher"),
+    "race": ("probe", "teacher", "reward"),
+}
+"""The stages without which a stage cannot begin."""
+
+
+def time_left(task: Task, names: Iterable[str]) -> str:
+    """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
+    left``. It is empty if they take less than two seconds."""
+    step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
+    if make_dynamics(task.game) is not None:  # the probe makes its steps in torch, unlike all trainings
+        step = min(step, _MACHINE_STEP)
+    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
+    exam_steps, num_agents = task.options.exam_steps or clone_preset["inner_steps"], task.options.exam_agents
+    inputs = math.prod(task.spaces.obs_shape)
+    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
+    # Of the agents of one implementation that train on the bandit, and on the task itself.
+    bandit_seconds = exam_steps * num_agents * (bandit_step + _INPUT_ON_BANDIT * inputs)
+    task_seconds = exam_steps * min(REAL_AGENTS, num_agents) * (step + _TASK_UPDATE + _INPUT_ON_TASK * inputs)
+    teacher_seconds = JUDGING_EPISODES * step
+    if task.options.teacher is None:
+        training_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
+        teacher_seconds += len(teacher_trainings(task)) * training_seconds
+    seconds_of_stages = {
+        "teacher": teacher_seconds,
+        "bandit": _FIT_SECONDS + _FIT_STEPS * step,
+        "exam": len(task.learners) * bandit_seconds + len(learners_on_task(task)) * task_seconds,
+        "reward": _FIT_SECONDS + _FIT_STEPS * step,
+        "race": 2 * task.options.race_agents * task.race_steps * (step + _RACE_UPDATE),  # with two rewards
+    }
+    seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
+    for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):
+        if seconds >= 2 * size:
+            return f"; about {seconds / size:.0f} {unit} left"
+    return ""

@@ -1,0 +1,165 @@
+"""The stage `teacher` of `--learn`: train and judge the policy that the bandit clones."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from control.cli.ending import INTERRUPTED, ending
+from control.cli.parse import training_from
+from control.cli.progress import Watch
+from control.cli.settings import Settings
+from control.commands.run import Run
+from control.commands.train import train
+from control.evolution.teachers import teacher
+from control.learn.task import JUDGING_ENVS, JUDGING_EPISODES, Task
+from control.lightning.callbacks import StopWhenFlat
+from control.loops.rollout import FunctionPolicy
+from control.reports.stages import TEACHER, random_play
+from control.storage import checkpoints, run_dir
+from envs.make import make_environment
+from models.agents.ppo.config import LONG_ROLLOUTS
+from models.contract import RandomPolicy
+from models.spaces import Discrete
+from models.streams import Streams, derive_seed
+
+# Settings of teachers, which have to suit tasks of any scale. With a discount of 0.995 and no entropy bonus, two of six
+# PPO teachers on LunarLander hover instead of landing.
+_TEACHERS: dict[str, dict[str, Any]] = {
+    "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True, "discount": 0.999},
+    "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
+    "SAC": {"hidden_sizes": (128, 128), "batch_size": 128},  # a sixth of the time of 256, and HalfCheetah runs as fast
+}
+# Discount of a second PPO teacher if actions are continuous, of which the better one is kept. On Hopper only the second
+# one learns to run, on Swimmer only the first one swims far.
+_SECOND_DISCOUNT = 0.99
+_ENTROPY_BONUS = 0.01  # of teachers with discrete actions
+_PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
+_EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
+
+
+def find_teacher(task: Task) -> dict[str, Any]:
+    """Run the stage `teacher`: train a teacher, unless the user has one, and measure its returns in new episodes. If
+    they are noisy, random play is judged again in as many, because the few episodes of the probe may miss rare
+    successes. The stage fails if the teacher is not better than random play."""
+    training = _train_teacher(task) if task.options.teacher is None else {}
+    act = teacher(task.teacher, task.game, task.spaces)
+    score = task.judge(FunctionPolicy(act), "judging the teacher")
+    policy_name = training.get("implementation", task.teacher)  # without a training, the user's file or function
+    result = {**training, "policy": policy_name, "score": dataclasses.asdict(score)}
+    if score.count > JUDGING_EPISODES:
+        random_policy = RandomPolicy(task.spaces, JUDGING_ENVS, Streams([derive_seed(task.seed, "random actions")]))
+        random_score = task.judge(random_policy, "judging random play", score.count)
+        result["random"] = dataclasses.asdict(random_score)
+        task.results["teacher"] = result  # so that the following lines use this score
+    if not score.exceeds(random_play(task.results)):
+        result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
+    return result
+
+
+def teacher_trainings(task: Task) -> dict[str, Settings]:
+    """Return the settings of each training of which the teacher is the best result, by a name that shows the discount
+    if there are two. The implementation is the user's choice. By default it is Q-learning if the observations are
+    numbered cells, else SAC for continuous actions in a slow environment, else PPO."""
+    run, is_continuous = task.settings.run, not isinstance(task.spaces.actions, Discrete)
+    if "implementation" in task.settings.explicit_names:
+        implementation = run.implementation
+    elif task.spaces.one_hot:
+        implementation = "QLearning"
+    else:
+        implementation = "SAC" if task.is_slow and is_continuous else "PPO"
+    changes = dict(_TEACHERS.get(implementation, {}))
+    num_evaluations = _EVALUATIONS
+    if implementation == "PPO":
+        changes |= {"scale_actions": True} if is_continuous else {"ent_coef": _ENTROPY_BONUS}
+        steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
+        changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
+        num_rollouts = task.teacher_steps // (changes["num_envs"] * changes["rollout_steps"])
+        num_evaluations = min(num_evaluations, num_rollouts)  # a policy that has not changed needs no new evaluation
+    steps_per_epoch = -(-task.teacher_steps // num_evaluations)  # rounded up; each epoch ends with an evaluation
+    changes |= {"logdir": str(task.folder), "exp_name": Path(TEACHER).stem, "num_threads": run.num_threads}
+    changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": steps_per_epoch}
+    changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}
+    changes |= {"time_limit": task.time_limit}
+    trainings = {"": changes}
+    if implementation == "PPO" and is_continuous:
+        experiment = f"{changes['exp_name']}_{_SECOND_DISCOUNT}"
+        second = changes | {"discount": _SECOND_DISCOUNT, "exp_name": experiment}
+        trainings = {f"discount {values['discount']}": values for values in (changes, second)}
+    return {
+        name: training_from(implementation=implementation, gamename=task.game, seed=run.seed, **values)
+        for name, values in trainings.items()
+    }
+
+
+def _train_teacher(task: Task) -> dict[str, Any]:
+    """Make the trainings of `teacher_trainings`, and keep the checkpoint with the best returns in new episodes as
+    `TEACHER`. The second training is left out if the first has reached the largest possible return."""
+    trainings: dict[str, dict[str, Any]] = {}
+    checkpoint_of: dict[str, Path] = {}  # training -> its best checkpoint
+    returns: dict[str, float] = {}  # training -> the mean return of this checkpoint
+    for name, settings in teacher_trainings(task).items():
+        trainings[name] = task.part(name, functools.partial(_train_one_teacher, task, settings))
+        checkpoint_of[name], returns[name] = _best_checkpoint(task, trainings[name])
+        if task.spaces.max_return is not None and returns[name] >= task.spaces.max_return:
+            break
+    best = max(returns, key=lambda name: returns[name])
+    shutil.copyfile(checkpoint_of[best], task.folder / TEACHER)
+    return {
+        "implementation": trainings[best]["implementation"],
+        "run": trainings[best]["run"],
+        "best_steps": int(checkpoints.load(checkpoint_of[best]).run_state["env_steps"][0]),
+        "real_steps": sum(training["real_steps"] for training in trainings.values()),
+        "max_steps": sum(training["max_steps"] for training in trainings.values()),
+        "returns": returns if len(returns) > 1 else {},
+    }
+
+
+def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> dict[str, Any]:
+    """Train a teacher until its evaluations no longer improve, and return its folder and number of steps. Continues an
+    interrupted training."""
+    settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
+    baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
+    num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
+    # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
+    is_noisy = task.score("probe", "constant").error > 0
+    trains_to_end = settings.run.implementation == "QLearning" and (is_noisy or _starts_vary(task))
+    # The number of evaluations without a better one, which ends the training.
+    patience = num_evaluations if trains_to_end else math.ceil(_PATIENCE * num_evaluations)
+    callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
+    board_folder = task.folder / settings.run.exp_name
+    folder, finished = train(settings, [callback], verbose=False, board_folder=board_folder)
+    ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
+    if not finished:
+        raise KeyboardInterrupt
+    return {
+        "implementation": settings.run.implementation,
+        "run": str(folder.relative_to(task.folder)),
+        "real_steps": int(Run(folder).metrics["env_steps"].max()),
+        "max_steps": task.teacher_steps,
+        "trains_to_end": trains_to_end,
+    }
+
+
+def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, float]:
+    """Return the checkpoint of a teacher's ``training`` with the best mean return in new episodes, and this return."""
+    names = ["best.ckpt", "last.ckpt"]
+    if training["trains_to_end"]:
+        names.reverse()  # if returns are equal, prefer the table with more training
+    candidates = [task.folder / training["run"] / "checkpoints" / name for name in names]
+    seed = task.settings.run.seed
+    returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
+    best = max(returns, key=lambda path: returns[path])
+    return best, returns[best]
+
+
+def _starts_vary(task: Task) -> bool:
+    """Return whether some of 16 episodes begin with different observations."""
+    streams = Streams([derive_seed(task.seed, "starts")])
+    with contextlib.closing(make_environment(task.game, 1, 16)) as real:
+        obs = real.reset(streams.episode_seeds(16))  # [1, 16, *O]
+    return bool((obs != obs[:, :1]).any())
