@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import trainer
-from conftest import ROOT
 from control.cli import parse as config
 from control.cli.parse import parse
 from control.cli.settings import Settings
@@ -101,12 +100,8 @@ def test_space_error_message(tmp_path: Path, flags: str, text: str, error: str) 
     assert str(tmp_path / "space.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_flags_are_left_out_of_published_spaces() -> None:
+def test_flags_are_left_out_of_default_spaces() -> None:
     """Flags of the command line are left out of the space."""
-    for name, family in implementations().items():
-        if any((ROOT / "experiments").glob(f"{family.package.rpartition('.')[2]}/search_*.yaml")):
-            space = search_space(settings("--implementation", name))
-            assert "lr" in space.dimensions and "/" in space.source
     space = search_space(settings())
     assert {"lr", "batch_size"} <= space.dimensions.keys()
     assert not {"lr", "batch_size"} & search_space(settings("--lr", "0.1", "--batch_size", "8")).dimensions.keys()
@@ -325,6 +320,22 @@ def test_both_ends_of_published_spaces_are_valid(flags: str, file: str, ranges: 
     for end in (0, -1):  # both ends of every range are valid together
         values = {name: dimension.labels[end] for name, dimension in space.dimensions.items()}
         trial_settings(search_settings, space.decode(values))
+
+
+_GAMES = {"TD3": "pendulum", "DDPG": "pendulum", "SAC": "pendulum", "QLearning": "cliff", "SARSA": "cliff"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, family in implementations().items() if family.learns_from != "evolution"]
+)
+def test_every_agent_has_a_default_space(name: str) -> None:
+    """Both ends of every range are valid together."""
+    agent_settings = parse(["--use_tune", "--implementation", name, "--gamename", _GAMES.get(name, "cartpole")])
+    space = search_space(agent_settings)
+    assert "lr" in space.dimensions
+    for end in (0, -1):
+        values = {setting: dimension.labels[end] for setting, dimension in space.dimensions.items()}
+        trial_settings(agent_settings, space.decode(values))
 
 
 # -- a search that is resumed ------------------------------------------------------------------------------------------

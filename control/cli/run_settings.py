@@ -259,7 +259,9 @@ class TuneConfig(Command):
     """Search hyperparameters."""
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
-    search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one", exists=True)
+    search_space: str | None = _tuning(
+        None, "YAML file of the search space; null is that of the implementation", exists=True
+    )
     tune_algorithm: str = _tuning(
         "asha",
         "algorithm that chooses and stops trials; the default of SE and RN is optuna_asha",

@@ -27,7 +27,7 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 """Kind of dimension -> a pair: a text that describes its value in the file, and the types of the numbers of a range."""
 
-# Published spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml; RCP-R and RCP-A may share search_rcp.yaml.
+# Default spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml; RCP-R and RCP-A may share search_rcp.yaml.
 # Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml, search_rn-td3.yaml.
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 _FOLDERS = {"synthetic": "synthetic_environments", "reward": "reward_networks"}
@@ -94,11 +94,11 @@ class Space:
 
 
 def search_space(settings: Settings) -> Space:
-    """Return the space in the file of ``--search_space``. Without this flag, return the published space for the
+    """Return the space in the file of ``--search_space``. Without this flag, return the default space for the
     implementation, without hyperparameters that other flags or ``--config`` set. Raises SettingError with file,
     hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
-    path = user_path or str(_published_file(settings))
+    path = user_path or str(_default_file(settings))
     # Which settings exist depends on these settings.
     choices = {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
     choices["agent"] = settings.run.agent
@@ -138,8 +138,8 @@ def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[st
     return translated
 
 
-def _published_file(settings: Settings) -> Path:
-    """Return the file of the published space, such as ``experiments/ddqn/search_ddqn.yaml``. If the implementation
+def _default_file(settings: Settings) -> Path:
+    """Return the file of the default space, such as ``experiments/ddqn/search_ddqn.yaml``. If the implementation
     learns a proxy, a file for the kind of proxy, such as ``search_se-bandit.yaml``, comes first, then a file for the
     agent. Raises SettingError if there is no file."""
     implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy
@@ -152,7 +152,7 @@ def _published_file(settings: Settings) -> Path:
         path = folder / f"search_{file_name}.yaml"
         if path.exists():
             return path
-    raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
+    raise SettingError(f"search_space: there is none for {implementation}; give a file with --search_space")
 
 
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
