@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from models.settings import (
@@ -415,6 +416,8 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
     listed = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
+    if not module and _is_module_file(name):
+        return _name_error(name, f", a module; name one of its environments too, as in {name}:Name-v0")
     if not module:
         hint = nearest(name, [*GAMES, *gym_ids])
         if hint and re.search(r"-v\d+$", name):  # maybe the id of a module that was not imported
@@ -428,6 +431,13 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
     similar_id = closest(env_id, module_ids if module_ids else gym_ids)
     hint = f"; did you mean '{module}:{similar_id}'?" if similar_id else ""
     return _name_error(name, allowed_clause(hint, ", ".join(listed)))
+
+
+def _is_module_file(name: str) -> bool:
+    """Return whether ``name`` is the name of a module or a package in a folder of Python's path. Imports nothing."""
+    relative_path = name.replace(".", "/")
+    candidates = [Path(folder) / relative_path for folder in sys.path]
+    return any(path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() for path in candidates)
 
 
 def _ids_of_module(module: str, gym_ids: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ from control.evolution.teachers import is_teacher, teacher
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
-from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
+from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED, SYNTHETIC_STEPS
 from control.storage.checkpoints import Checkpoint, checked_content
 from envs.make import Stages, stages_of
 from models.proxies import files
@@ -163,7 +163,7 @@ class ProxyModule(RunModule):
             "search/fitness_worst": finite.min(),
             "search/fitness_std": finite.std(correction=0),
             "search/real_steps": torch.tensor(float(self.real_steps), dtype=torch.float64),
-            "search/synthetic_steps": self.env_steps[0].float(),
+            SYNTHETIC_STEPS: self.env_steps[0].float(),
             "search/steps_per_agent": outcome.steps.float().mean(),
         }
         if self.settings.proxy.proxy != "bandit":  # episodes of a bandit have one step
