@@ -307,7 +307,7 @@ class StopWhenFlat(EarlyStopping):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self.best_training_return = state_dict["best_training_return"]
+        self.best_training_return = state_dict.get("best_training_return", -math.inf)  # not in older checkpoints
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Adapt the attributes by which `EarlyStopping` decides to the latest returns, and report the progress."""
