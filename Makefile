@@ -60,7 +60,7 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 
 train: trainer  ## first landing: PPO on LunarLander, some two minutes, then a figure and a film
 	@$(RUN) trainer.py --implementation PPO --exp_name first-landing --steps_per_epoch 1024 --total_steps 1024000 \
-		--normalize_obs --normalize_reward --eval_every 25 --target_return 250 --record $(ARGS)
+		--eval_every 25 --target_return 250 --record $(ARGS)
 
 demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
 	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 30 --keep_best 3 \

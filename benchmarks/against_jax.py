@@ -186,7 +186,14 @@ def first_command(side: str, game: str, seed: int, folder: str, peers_python: st
         "hidden_sizes": ",".join(map(str, values.hidden)),
     }  # fmt: skip
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, str(ROOT / "trainer.py"), *words, "--no_anneal_lr"]
+    return [
+        sys.executable,
+        str(ROOT / "trainer.py"),
+        *words,
+        "--no_anneal_lr",
+        "--no_normalize_obs",
+        "--no_normalize_reward",
+    ]
 
 
 def first_result(side: str, game: str, seed: int, peers_python: str, cache: str) -> tuple[float, int]:

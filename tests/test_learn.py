@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import re
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,7 +175,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     wrapped = understudy.RewardWrapper(gym.make("Corridor-v0"), reward)
     wrapped.reset(seed=0)
     assert wrapped.step(1)[1] > wrapped.step(0)[1]  # going right is worth more, before the end pays
-    assert results["race"]["real_steps"] == 2 * 2 * 256  # two rewards, each with two agents
+    assert results["race"]["real_steps"] == 3 * 2 * 256  # two agents with the learned reward, four with the task's
     page = (folder / "page.html").read_text()
     steps = sum(result.get("real_steps", 0) for result in results.values())
     assert f">{steps:,}</td>" in page and "trained only on the bandit come " in page
@@ -546,6 +547,41 @@ def test_a_function_is_a_teacher_in_python(tmp_path: Path) -> None:
 def test_sooner_means_by_a_fifth_and_by_two_tests(steps: int | None, other_steps: int | None, expected: bool) -> None:
     arms = {"learned": {"median": steps}, "task": {"median": other_steps}}
     assert is_clearly_sooner(arms, "learned", "task", test_every=8) == expected
+
+
+@pytest.mark.parametrize(("default", "same", "chosen"), [
+    ((20, 5.0), (10, 4.0), "same"), ((None, 5.0), (None, 6.0), "same"), ((10, 4.0), (None, 9.0), "default"),
+])  # fmt: skip
+def test_the_race_is_against_the_better_settings_with_the_tasks_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: tuple, same: tuple, chosen: str
+) -> None:
+    """Agents with the task's reward train with its default settings, and with the settings of the learned reward."""
+    settings = trainer.config.parse("--learn cartpole --teacher test_teachers:balance --race_agents 1".split())
+    spaces = make_environment("cartpole", 1, 1).spaces
+    score = asdict(Score(100.0, 0.0, 100.0, None, 64))
+    results = {"probe": {"random": score | {"mean": 0.0}, "steps_per_second": 1e4}, "teacher": {"score": score}}
+    task = learn_task.Task(settings, tmp_path, spaces, results, verbose=False)
+    reward = understudy.load("cartpole-additive-potential")
+    shutil.copyfile(reward.path, tmp_path / learn.REWARD)
+    arms, configs = iter([(10, 9.0), default, same]), []
+
+    def train_and_compare(task: Any, proxy: Any, weights: Any, name: str, config: Any, *_: Any) -> dict[str, Any]:
+        configs.append((weights is None, config))
+        median, late = next(arms)
+        return {"median": median, "late": late, "test_every": 1, "real_steps": 1}
+
+    monkeypatch.setattr(learn_agents, "_train_and_compare", train_and_compare)
+    race = learn_agents.compare_rewards(task)
+    assert [is_task for is_task, _ in configs] == [False, True, True] and race["real_steps"] == 3
+    assert configs[0][1] == configs[2][1] != configs[1][1]
+    best = default if chosen == "default" else same
+    assert race["arms"]["task"] == {
+        "median": best[0],
+        "late": best[1],
+        "test_every": 1,
+        "real_steps": 1,
+        "settings": chosen,
+    }
 
 
 @pytest.mark.parametrize(("median", "late", "text"), [

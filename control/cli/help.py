@@ -30,8 +30,7 @@ learn such a CartPole (1 minute):
   python trainer.py --implementation SE --gamename cartpole --proxy bandit \
     --seed 0
 land on the moon with PPO, and film it (2 minutes):
-  python trainer.py --implementation PPO --normalize_obs --normalize_reward \
-    --target_return 250 --record
+  python trainer.py --implementation PPO --target_return 250 --record
 teacher, learned environment, learned reward, and a page of results (minutes):
   python trainer.py --learn CartPole-v1
 """

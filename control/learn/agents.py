@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from control.cli.progress import Watch
 from control.commands.evaluate import agent_settings
@@ -88,7 +89,8 @@ def _train_and_test(
 ) -> dict[str, Any]:
     """Train fresh agents of implementation ``name`` for ``steps`` steps on the proxy or, with ``on_task``, on the task
     itself. Return their score on the task, and the steps of their training on it."""
-    loop = _inner_loop(task, proxy, name, on_task, inner_steps=steps, test_episodes=_EXAM_EPISODES)
+    agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
+    loop = _inner_loop(task, proxy, name, agent_config, inner_steps=steps, test_episodes=_EXAM_EPISODES)
     count = min(REAL_AGENTS, task.options.exam_agents) if on_task else task.options.exam_agents
     seeds = fresh_seeds(task.seed, f"exam of {name}{' on the task' if on_task else ''}", count)
     proxies = None if on_task else proxy.parameters.expand(count, -1)  # [N, D], equal rows
@@ -107,60 +109,75 @@ def learners_on_task(task: Task) -> tuple[str, ...]:
 
 
 def compare_rewards(task: Task) -> dict[str, Any]:
-    """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
-    it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
-    play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain if
-    its agents come near the teacher clearly sooner, and do not have lower returns in the end."""
+    """Run the stage `race`: train agents with the learned reward and with the task's reward. With the task's reward,
+    agents have the default settings for it, others the same settings as with the learned reward, and the better result
+    counts. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from
+    random play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain
+    if its agents come near the teacher clearly sooner, and do not have lower returns in the end."""
     proxy = files.load(task.folder / REWARD)
-    steps, count = task.race_steps, task.options.race_agents
+    name = parse_agents(proxy.description["settings"]["agent"])[0]  # the implementation of all agents
     random_mean, goal = random_play(task.results).mean, task.score("teacher", "score").mean
     solved = random_mean + GOOD_FRACTION * (goal - random_mean)
-    name = parse_agents(proxy.description["settings"]["agent"])[0]  # the implementation of all agents
-    test_every = max(1, steps // _TESTS)
-    # The rule "budget" ends a training only after all steps.
-    limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
-    seeds = fresh_seeds(task.seed, "race", count)
-    arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of the agents that train with it
-    # The weights [N, D] of the learned reward, an equal row for each agent. None: the task's reward.
-    weights = {"learned": proxy.parameters.expand(count, -1), "task": None}
-    real_steps = 0
-    for reward_name, flat in weights.items():
-        loop = _inner_loop(task, proxy, name, flat is None, solved_reward=solved, **limits)
-        with task.progress("the learned reward" if reward_name == "learned" else "the task's reward") as watch:
-            outcome = loop.run(flat, seeds, watch=watch)
-        curve = outcome.curve  # [N, T]
-        real_steps += int(outcome.steps.sum())
-        # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
-        lasting = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
-        solved_at = first_solved_test(lasting, solved)  # [N], index of a test
-        _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
-        num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
-        late = float(curve[:, -num_late_tests:].mean())
-        arms[reward_name] = {
-            "median": median_steps,  # None if fewer than half of the agents are that good
-            "late": late,
-            "discount": loop.agent_config.discount,
-            "curves": curve.tolist(),
-        }
+    config, default_config = agent_settings(proxy, name, changed={}), _settings_on_task(task, name)
+    weights = proxy.parameters.expand(task.options.race_agents, -1)  # [N, D], an equal row for each agent
+    with task.progress("the learned reward") as watch:
+        learned = _train_and_compare(task, proxy, weights, name, config, solved, watch)
+    with task.progress("the task's reward, default settings") as watch:
+        task_arms = [
+            _train_and_compare(task, proxy, None, name, default_config, solved, watch) | {"settings": "default"}
+        ]
+    if config != default_config:
+        with task.progress("the task's reward, the same settings") as watch:
+            task_arms.append(_train_and_compare(task, proxy, None, name, config, solved, watch) | {"settings": "same"})
+    best = min(task_arms, key=lambda arm: (arm["median"] or math.inf, -arm["late"]))
+    arms = {"learned": learned, "task": best}
+    test_every = learned["test_every"]
     # A reward that is quick at first may be worse in the end.
-    is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])
+    is_good_in_the_end = learned["late"] >= min(solved, best["late"])
     return {
         "agent": name,
-        "agents": count,
-        "steps": steps,
+        "agents": task.options.race_agents,
+        "steps": task.race_steps,
         "test_every": test_every,
         "solved": solved,
         "arms": arms,
         "gain": is_clearly_sooner(arms, "learned", "task", test_every) and is_good_in_the_end,
-        "real_steps": real_steps,
+        "real_steps": sum(arm["real_steps"] for arm in (learned, *task_arms)),
     }
 
 
-def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **changes: Any) -> InnerLoop:
-    """Return the training loop of agents of implementation ``name``. ``changes`` replace settings of the proxy's
-    search, such as the number of test episodes."""
+def _train_and_compare(
+    task: Task, proxy: files.Proxy, weights: Tensor | None, name: str, config: Any, solved: float, watch: Watch | None
+) -> dict[str, Any]:
+    """Train agents of implementation ``name`` with the settings ``config``, with the learned reward with ``weights [N,
+    D]`` or, if these are None, with the task's reward. Return the steps until half of them return ``solved``, None if
+    they never do, the mean return in the last quarter of the tests, and the learning curves."""
+    test_every = max(1, task.race_steps // _TESTS)
+    # The rule "budget" ends a training only after all steps.
+    limits = {"inner_steps": task.race_steps, "inner_rule": "budget", "test_every": test_every}
+    limits |= {"test_episodes": _TEST_EPISODES, "solved_reward": solved}
+    loop = _inner_loop(task, proxy, name, config, **limits)
+    outcome = loop.run(weights, fresh_seeds(task.seed, "race", task.options.race_agents), watch=watch)
+    curve = outcome.curve  # [N, T]
+    # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
+    lasting = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
+    solved_at = first_solved_test(lasting, solved)  # [N], index of a test
+    _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
+    num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
+    return {
+        "median": median_steps,
+        "late": float(curve[:, -num_late_tests:].mean()),
+        "discount": config.discount,
+        "curves": curve.tolist(),
+        "test_every": test_every,
+        "real_steps": int(outcome.steps.sum()),
+    }
+
+
+def _inner_loop(task: Task, proxy: files.Proxy, name: str, agent_config: Any, **changes: Any) -> InnerLoop:
+    """Return the training loop of agents of implementation ``name`` with the settings ``agent_config``. ``changes``
+    replace settings of the proxy's search, such as the number of test episodes."""
     config = dataclasses.replace(proxy.config, **changes)
-    agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
     return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
 
 

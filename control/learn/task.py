@@ -122,7 +122,7 @@ class Task:
     @property
     def race_steps(self) -> int:
         """The number of steps of each agent in the race."""
-        return self.options.race_steps or self._affordable_steps(RACE_STEPS, 2 * self.options.race_agents)
+        return self.options.race_steps or self._affordable_steps(RACE_STEPS, 3 * self.options.race_agents)
 
     def _affordable_steps(self, steps: int, agents: int) -> int:
         """Return the number of steps of each of ``agents`` agents, ``steps`` if possible. In a slow environment it is

@@ -30,7 +30,7 @@ from models.streams import Streams, derive_seed
 # Settings of teachers, which have to suit tasks of any scale. With a discount of 0.995 and no entropy bonus, two of six
 # PPO teachers on LunarLander hover instead of landing.
 _TEACHERS: dict[str, dict[str, Any]] = {
-    "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True, "discount": 0.999},
+    "PPO": LONG_ROLLOUTS | {"discount": 0.999},
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
     "SAC": {"hidden_sizes": (128, 128), "batch_size": 128},  # a sixth of the time of 256, and HalfCheetah runs as fast
 }

@@ -218,4 +218,6 @@ def _race_texts(result: Mapping[str, Any]) -> list[str]:
         effect_text = f"{max(ratio, 1 / ratio):.1f} times {effect_text}"
     late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(task['late'])}"
     discounts = f"discounts {learned['discount']} and {task['discount']}"
-    return [effect_text, f"{agents} {goal} {moments}; {late} ({discounts})"]
+    # Results of earlier versions are all with the default settings.
+    settings = "the same settings" if task.get("settings") == "same" else "its default settings"
+    return [effect_text, f"{agents} {goal} {moments}, with {settings}; {late} ({discounts})"]

@@ -105,7 +105,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 LONG_ROLLOUTS: dict[str, object] = {
     "num_envs": 16, "rollout_steps": 512, "batch_size": 512, "ppo_epochs": 6, "discount": 0.995, "gae_lambda": 0.98,
-    "lr": 1e-3, "anneal_lr": True,
+    "lr": 1e-3, "anneal_lr": True, "normalize_obs": True, "normalize_reward": True,
 }  # fmt: skip
 """Settings for tasks with hundreds of steps in an episode."""
 _PRESETS: dict[str, dict[str, object]] = {
