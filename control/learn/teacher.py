@@ -22,7 +22,6 @@ from control.loops.rollout import FunctionPolicy
 from control.reports.stages import TEACHER, random_play
 from control.storage import checkpoints, run_dir
 from envs.make import make_environment
-from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import RandomPolicy
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
@@ -30,10 +29,13 @@ from models.streams import Streams, derive_seed
 # Settings of teachers, which have to suit tasks of any scale. With a discount of 0.995 and no entropy bonus, two of six
 # PPO teachers on LunarLander hover instead of landing.
 _TEACHERS: dict[str, dict[str, Any]] = {
-    "PPO": LONG_ROLLOUTS | {"discount": 0.999},
+    "PPO": {
+        "num_envs": 16, "rollout_steps": 512, "batch_size": 512, "ppo_epochs": 6, "discount": 0.999, "gae_lambda": 0.98,
+        "lr": 1e-3, "anneal_lr": True, "normalize_obs": True, "normalize_reward": True,
+    },
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
     "SAC": {"hidden_sizes": (128, 128), "batch_size": 128},  # a sixth of the time of 256, and HalfCheetah runs as fast
-}
+}  # fmt: skip
 # Discount of a second PPO teacher if actions are continuous, of which the better one is kept. On Hopper only the second
 # one learns to run, on Swimmer only the first one swims far.
 _SECOND_DISCOUNT = 0.99

@@ -103,17 +103,15 @@ def ineffective(config: Config) -> dict[str, str]:
     return intrinsic.ineffective(config) | reasons_by_setting((config.ppo_epochs == 1 and full_batch, clips, reason))
 
 
-LONG_ROLLOUTS: dict[str, object] = {
-    "num_envs": 16, "rollout_steps": 512, "batch_size": 512, "ppo_epochs": 6, "discount": 0.995, "gae_lambda": 0.98,
-    "lr": 1e-3, "anneal_lr": True, "normalize_obs": True, "normalize_reward": True,
-}  # fmt: skip
-"""Settings for tasks with hundreds of steps in an episode."""
 _PRESETS: dict[str, dict[str, object]] = {
     "cartpole": {
         "num_envs": 8, "rollout_steps": 32, "batch_size": 256, "ppo_epochs": 20, "discount": 0.98, "gae_lambda": 0.8,
         "lr": 1e-3, "anneal_lr": True,
     },
-    "lunarlander": LONG_ROLLOUTS,
+    "lunarlander": {
+        "num_envs": 4, "rollout_steps": 512, "discount": 0.995, "lr": 1e-3, "anneal_lr": True, "normalize_obs": True,
+        "normalize_reward": True,
+    },
     "takecover": {
         "num_envs": 16, "rollout_steps": 64, "batch_size": 256, "ppo_epochs": 4, "lr": 5e-4, "normalize_reward": True,
         "ent_coef": 0.01, "conv_channels": (16, 32, 32, 64),
