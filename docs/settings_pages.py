@@ -42,6 +42,8 @@ DOCS = Path(__file__).resolve().parent
 _PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy", "tabular": "which_agent"}
 _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
 
+_SEARCH_DEFAULTS = "Defaults depend on the preset and the environment; `--help` with both shows the defaults of a run."
+
 INTRODUCTION = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
@@ -54,8 +56,7 @@ below.
 
 `python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
 `--help WORD` those with a word, `--plot --help` those of a command. The default is in parentheses after the name, and
-*also* introduces other names that are accepted. Letters in brackets are sources, named at the end of each page. These
-pages are made by `python -m docs.settings_pages`.
+*also* introduces other names that are accepted. These pages are made by `python -m docs.settings_pages`.
 """
 TOCTREE = """```{{toctree}}
 :hidden:
@@ -122,10 +123,11 @@ def _search_settings() -> Iterator[str]:
     """Yield the settings that all searches for proxies have."""
     names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
     yield f"# Settings of all searches ({', '.join(names)})\n"
+    yield _wrap(f"{_SEARCH_DEFAULTS} Letters in brackets are [sources](synthetic.md#sources).") + "\n"
     yield _wrap(
         "Searches learn [synthetic environments](../synthetic_environments.md) and [rewards](../reward_networks.md)."
     )
-    yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
+    yield ""
     yield from _sections(SearchConfig(), names)
     yield from _sections(NetworkConfig(), names)
 
@@ -133,7 +135,22 @@ def _search_settings() -> Iterator[str]:
 def _family_settings(family: Family) -> Iterator[str]:
     """Yield the lines of the page of a family: settings, other defaults, sources."""
     folder = _folder(family)
+    first, *others = family.implementations
     yield f"# Settings of {', '.join(family.implementations)}\n"
+    overrides = {title: values for title, values in _other_defaults(family) if values}
+    sources = re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE)
+    sentences = [_SEARCH_DEFAULTS] if family.learns_from == "evolution" else []
+    if overrides:
+        owners = [name for name in others if f"`{name}`" in overrides]
+        owners += ["some presets"] * bool(family.presets)
+        owners += ["some environments"] * bool(family.game_defaults or family.environment_presets)
+        owners_text = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
+        sentences += [
+            f"Defaults in parentheses are {first}'s; [other defaults](#other-defaults) are for {owners_text}."
+        ]
+    if sources:
+        sentences += ["Letters in brackets are [sources](#sources)."]
+    yield f"{_wrap(' '.join(sentences))}\n"
     page = _PAGES.get(folder, folder)
     # The first line of the page, such as ``# PPO: ...``, without the part from the colon on.
     title = (DOCS / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(":")[0]
@@ -141,15 +158,13 @@ def _family_settings(family: Family) -> Iterator[str]:
     yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     # Settings of all searches are on the page of searches.
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
-    yield from _sections(family.config(), [folder], shared)
-    overrides = {title: values for title, values in _other_defaults(family) if values}
+    yield from _sections(family.config(**family.implementations[first]), [folder], shared)
     if overrides:
         yield "### other defaults\n"
         for title, values in overrides.items():
             pairs = ", ".join(f"`{name}` {as_word(value, ',')}" for name, value in values.items())
             yield _wrap(f"- {title}: {pairs}", "  ")
         yield ""
-    sources = re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE)
     if sources:
         yield "### sources\n"
         text = re.sub(r"\s+", " ", sources[1])
@@ -160,11 +175,16 @@ def _family_settings(family: Family) -> Iterator[str]:
 
 
 def _other_defaults(family: Family) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield a title, such as ``on `acrobot` ``, and the values that replace the defaults of settings, for each
-    implementation, preset and environment."""
-    if len(family.implementations) > 1:
-        for name, values in family.implementations.items():
-            yield f"`{name}`", values
+    """Yield a title, such as ``on `acrobot` ``, and the values that replace the defaults of the first implementation,
+    for each other implementation, preset and environment."""
+    first, *others = family.implementations
+    first_values = family.implementations[first]
+    defaults = vars(family.config(**first_values))
+    for name in others:
+        values = family.implementations[name]
+        config = vars(family.config(**values))
+        changed = [setting for setting in {**values, **first_values} if config[setting] != defaults[setting]]
+        yield f"`{name}`", {setting: config[setting] for setting in changed}
     for preset, values_by_name in family.presets.items():
         for name, values in values_by_name.items():
             yield f"`--preset {preset}` with `{name}`", values

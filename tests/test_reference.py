@@ -7,6 +7,7 @@ import pytest
 
 from conftest import ROOT
 from control.cli.options import flags
+from control.cli.words import as_word
 from docs.settings_pages import DOCS, pages
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous
@@ -23,6 +24,24 @@ def test_the_pages_have_every_setting() -> None:
     text = "".join(pages().values())
     setting_names = {name for implementation in implementations() for name in flags(implementation, "procmaze")}
     assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`** (" not in text]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in DOCS.glob("settings/*") if path.stem != "searches"])
+def test_a_page_of_settings_opens_with_whose_defaults_it_has(name: str) -> None:
+    text = (DOCS / f"settings/{name}.md").read_text()
+    title, introduction = text.split("\n\n")[:2]
+    first, *others = title.removeprefix("# Settings of ").split(", ")
+    if family(first).learns_from == "evolution":
+        assert introduction.startswith("Defaults depend on the preset and the environment;")
+    else:
+        config = default_config(first, "an environment without presets")
+        for setting, default in re.findall(r"^- \*\*`(\w+)`\*\* \(`(.+?)`\):", text, re.MULTILINE):
+            assert default == (as_word(getattr(config, setting), ",") or "empty"), setting
+    assert ("\n## other defaults\n" in text) == ("[other defaults](#other-defaults)" in introduction)
+    if others:
+        assert introduction.startswith(f"Defaults in parentheses are {first}'s; [other")
+        assert all(re.search(rf"\b{other}\b", introduction) for other in others)
+    assert "\n## sources\n" in text and "brackets are [sources](#sources)." in introduction.replace("\n", " ")
 
 
 PAGE = (ROOT / "docs/which_agent.md").read_text()
