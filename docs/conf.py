@@ -82,12 +82,14 @@ CLASSES_BY_NAME = {"images/report": "page", "images/learned": "page"}
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
+_NUMBERS = re.compile(r"(?<!\[)`([\w/]+\.json)`")
 _NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 
 
 def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
-    """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone. On a
-    telephone, a file ``STEM_narrow`` replaces it."""
+    """A figure with its description below it, and a link to the JSON file of its numbers if that is beside it;
+    ``shown`` is a class of the theme, for light or dark pages alone. On a telephone, a file ``STEM_narrow`` replaces
+    it."""
     narrow = Path(source).with_stem(f"{Path(source).stem}_narrow")
     if (folder / narrow).is_file() and "only-wide" not in shown:
         wide = _figure(source, caption, f"{shown} only-wide".strip(), folder)
@@ -97,7 +99,9 @@ def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
     kind = CLASSES_BY_NAME.get(name) or CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), "")
     classes = f"{kind} {shown}".strip()
     options = f":alt: {caption}\n" + f":class: {classes}\n" * bool(classes) + f":figclass: {shown}\n" * bool(shown)
-    return f":::{{figure}} {source}\n{options}\n{caption}.\n:::\n"
+    numbers = re.sub(r"(_dark)?(_narrow)?\.png$", ".json", source)
+    link = f" [Numbers]({numbers})." if numbers != source and (folder / numbers).is_file() else ""
+    return f":::{{figure}} {source}\n{options}\n{caption}.{link}\n:::\n"
 
 
 def with_badges(text: str, folder: Path, repository: str) -> str:
@@ -113,9 +117,16 @@ def with_badges(text: str, folder: Path, repository: str) -> str:
     return _NOTEBOOK.sub(with_badge, text) if repository else text
 
 
+def _download(path: str, folder: Path) -> str:
+    """The path of a file as code. It is a link if the file is there, in the folder of a page or in the repository."""
+    addresses = [address for root, address in ((folder, path), (ROOT, f"/{path}")) if (root / path).is_file()]
+    return f"[`{path}`]({addresses[0]})" if addresses else f"`{path}`"
+
+
 def as_on_the_site(text: str, folder: Path) -> str:
-    """A Markdown page as the site needs it: pictures are figures, a link to a folder is its name, what is only for
-    readers of the repository is left out, and comments for the site are part of the page."""
+    """A Markdown page as the site needs it: pictures are figures, a link to a folder is its name, the path of a JSON
+    file from the page or from the repository is a link, what is only for readers of the repository is left out, and
+    comments for the site are part of the page."""
     text = with_badges(text, folder, repository)
     text = re.sub(r"<!-- repository -->.*?<!-- /repository -->\n\n", "", text, flags=re.DOTALL)
     text = re.sub(r"<!-- site\n(.*?)-->", r"\1", text, flags=re.DOTALL)
@@ -123,6 +134,7 @@ def as_on_the_site(text: str, folder: Path) -> str:
         lambda it: _figure(it[3], it[2], "only-light", folder) + "\n" + _figure(it[1], it[2], "only-dark", folder), text
     )
     text = _IMAGE.sub(lambda it: _figure(it[2], it[1], "", folder), text)
+    text = _NUMBERS.sub(lambda it: _download(it[1], folder), text)
     return _LINK.sub(lambda it: it[1] if (folder / it[2]).is_dir() else it[0], text)
 
 
