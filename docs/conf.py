@@ -326,7 +326,13 @@ def _classify_tables(app, document):
 _KEYWORDS = {
     "docs/faq": ("faq", "help", "glossary", "proxy", "candidate", "teacher"),
     "docs/citing": ("license", "licence"),
+    "docs/ddqn": ("replay buffer",),
+    "docs/how_to/environment": ("custom environment",),
     "docs/model_generalisation": ("ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"),
+    "docs/python": ("save model", "load model", "checkpoint"),
+    "docs/reliability": ("reproducibility", "determinism", "resume"),
+    "docs/synthetic_environments": ("bandit",),
+    "docs/tensorboard": ("logging", "metrics"),
 }
 
 
