@@ -224,15 +224,17 @@ def _text(body: str) -> str:
 
 def unbroken(body: str) -> str:
     """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, but after the slashes
-    of a path. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2], which are elements. Each line of code is
-    an element. If it wraps, it continues two columns to the right of its start. Pictures wider than a telephone are
-    links to their full size."""
+    of a path, and after other signs in a long name. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2],
+    which are elements. Each line of code is an element. If it wraps, it continues two columns to the right of its
+    start. Pictures wider than a telephone are links to their full size."""
     span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)|(?<=\d)\N{NO-BREAK SPACE}\[[\w.,]+\]")
     cell = re.compile(r"<td\b.*?</td>", re.S)
     # One number in brackets stays beside the number before it.
     body = cell.sub(lambda it: re.sub(r"(?<=\d) (?=\[([\d.,]+|never)\])", "\N{NO-BREAK SPACE}", it[0]), body)
     body = cell.sub(lambda it: span.sub(r'<span class="range">\g<0></span>', it[0]), body)
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
+    long_name = re.compile(r'(?<=<span class="pre">)[^<]+')
+    body = long_name.sub(lambda it: re.sub(r"(?<=[/:_=])(?=\w)", "<wbr>", it[0]), body)
     inline = re.compile(r'(<code class="[^"]*literal)([^"]*">)(.*?)(?=</code>)', re.S)
     body = inline.sub(lambda it: it[1] + " unbroken" * (len(_text(it[3])) <= SHORT_CODE) + it[2] + it[3], body)
     # A range in a sentence, such as [-1, 1], whose ends may be code.
@@ -247,11 +249,11 @@ def unbroken(body: str) -> str:
     )
     body = re.sub(index, r'<span class="index">\g<0></span>', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
-    word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
-    body = re.sub(
-        r"<pre>.*?</pre>", lambda block: word.sub(r'<span class="word">\1</span>', block[0]), body, flags=re.S
-    )
-    body = re.sub(r"<pre>.*?</pre>", lambda block: re.sub(r"(?<=\w/)(?=\w)", "<wbr>", block[0]), body, flags=re.S)
+    in_text = "(?![^<]*>)"  # not in an attribute
+    word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<]){in_text}")
+    slash = re.compile(rf"(?<=\w/)(?=\w){in_text}")
+    block = re.compile(r"<pre>.*?</pre>", re.S)
+    body = block.sub(lambda it: slash.sub("<wbr>", word.sub(r'<span class="word">\1</span>', it[0])), body)
     code = re.compile(r'(<div class="highlight-.*?<pre>(?:<span></span>)?)(.*?)(</pre>)', re.S)
     line = re.compile(r'((?:<span class="w">)?( *).*)\n')
     return code.sub(lambda it: it[1] + line.sub(_code_line, it[2]) + it[3], body)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +38,49 @@ See [peers](../benchmarks/peers), [speed](benchmarks.md) and [a site](https://ex
     assert "<img" not in text and "See peers, [speed](benchmarks.md) and [a site](https://example.org)." in text
 
 
+def test_numbers_are_links(conf: ModuleType) -> None:
+    page = "![Seeds](results/lunarlander.png)\n\n`docs/results/gpu.json`, [`a`](results/gpu.json), `scores.json`.\n"
+    text = conf.as_on_the_site(page, ROOT / "docs")
+    assert text.count("Seeds. [Numbers](results/lunarlander.json).\n:::") == 2  # also of the narrow figure
+    assert "\n[`docs/results/gpu.json`](/docs/results/gpu.json), [`a`](results/gpu.json), `scores.json`." in text
+    assert conf.as_on_the_site("`gpu.json`", ROOT / "docs/results") == "[`gpu.json`](gpu.json)"
+
+
+def attribute_values(page: str) -> list[str]:
+    """The attributes of all elements of a page."""
+    values: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: values.extend(f"{name}={value}" for name, value in attributes)  # type: ignore[method-assign]
+    parser.feed(page)
+    return values
+
+
+def test_code_breaks_in_its_text_alone(conf: ModuleType) -> None:
+    start = '<pre><div class="viewcode-block" id="a">\n<a class="viewcode-back" href="../docs/api.html#a-b">'
+    page = conf.unbroken(f"{start}[docs]</a> of docs/api --lr 1\n</div></pre>")
+    assert page.startswith(start) and "docs/<wbr>api" in page and '<span class="word">--lr</span>' in page
+    assert attribute_values(page) == attribute_values(start) + ["class=word"]
+    name = '<code class="literal"><span class="pre">tests/test_a.py::{}</span></code>'
+    assert "<wbr>" not in conf.unbroken(name.format("test_b"))
+    long_name = conf.unbroken(name.format("test_resumed_run"))
+    assert "tests/<wbr>test_<wbr>a.py::<wbr>test_<wbr>resumed_<wbr>run" in long_name
+
+
+def test_output_and_drawings_fit_the_narrowest_column_of_a_desktop() -> None:
+    for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md"), *ROOT.glob("understudy/**/*.md")):
+        for block in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            assert max(map(len, block.splitlines())) <= 84, page
+
+
+def test_a_telephone_shows_the_first_heading_of_a_table() -> None:
+    """It may hold the unit of a table whose rows stand below each other."""
+    style = (ROOT / "docs/_static/site.css").read_text()
+    hidden = re.findall(r"^ *([^{}\n]*sentences[^{}\n]*) { display: none;", style, re.MULTILINE)
+    shown = re.findall(r"^ *([^{}\n]*sentences[^{}\n]*) { display: inline;", style, re.MULTILINE)
+    assert not any("thead" in selector for selector in hidden)
+    assert any("thead, th:first-child," in selector for selector in shown)
+
+
 def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
     for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md")):
         text = conf.as_on_the_site(page.read_text(), page.parent)
@@ -68,6 +112,21 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for page in (ROOT / "docs/settings.md", *ROOT.glob("docs/settings/*.md")):
         for listed in re.findall(r"Also\s(`[^.]+)\.", page.read_text()):
             assert set(re.findall(r"\w+", listed.lower())) <= set(index["indexentries"]), f"{page.name}: {listed}"
+    names = {
+        "ddqn": ["replay buffer"],
+        "how_to/environment": ["custom environment"],
+        "python": ["save model", "load model", "checkpoint"],
+        "reliability": ["reproducibility", "determinism", "resume"],
+        "synthetic_environments": ["bandit"],
+        "tensorboard": ["logging", "metrics"],
+    }
+    for page, entries in names.items():
+        number = index["docnames"].index(f"docs/{page}")
+        assert all([number, ""] in [found[:2] for found in index["indexentries"][entry]] for entry in entries), page
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 50 and not [page for page in pages if "<wbr" in "".join(attribute_values(page.read_text()))]
+    downloads = {path.name for path in (tmp_path / "site/_downloads").rglob("*.json")}
+    assert downloads >= {path.name for path in ROOT.glob("docs/results/*.json")}
     api = (tmp_path / "site/docs/api.html").read_text()
     assert all(
         f'id="{name}"' in api for name in ("trainer.train", "understudy.load", "control.commands.run.Run.predict")
