@@ -39,8 +39,8 @@ from models.settings import HAS_NUMBA, SettingError
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
 
-    from control.commands.learn import Learned
     from control.commands.run import Evaluation, Run
+    from control.learn.command import Learned
     from control.lightning.module import RunModule
 
 
@@ -75,7 +75,7 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
             raise SettingError(f"teacher is {function!r}; allowed: a function at the top level of a module", "teacher")
         settings["teacher"] = f"{function.__module__}:{name}"
     learn_settings = config.settings_from(learn=gamename, **settings)
-    from control.commands.learn import learn_in_folder
+    from control.learn.command import learn_in_folder
     from control.loops.process import configure_process
 
     configure_process(learn_settings.run)
@@ -176,7 +176,7 @@ _FUNCTIONS = {
     "eval_agent": ("control.commands.evaluate", "evaluate"),
     "film": ("control.commands.films", "film_side_by_side"),
     "import_proxy": ("control.commands.import_proxy", "import_proxy"),
-    "learn": ("control.commands.learn", "learn"),
+    "learn": ("control.learn.command", "learn"),
     "plot": ("control.reports.plot", "plot"),
     "report": ("control.reports.page", "report"),
     "use_tune": ("control.commands.tune", "tune"),

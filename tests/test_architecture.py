@@ -26,7 +26,7 @@ ALLOWED = {
     "trainer": ("control", "envs", "models"),
 }
 # Packages of control/; each imports only from packages before it.
-LAYERS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning", "commands")
+LAYERS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning", "commands", "learn")
 # Module -> beginnings of the only paths that may import it.
 IMPORTERS = {
     "ray": ("control/commands/tune.py", "control/evolution/cluster.py"),

@@ -18,10 +18,10 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 import trainer
 import understudy
-from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.learn import agents as learn_agents
+from control.learn import command as learn_command
 from control.learn import proxies as learn_proxies
 from control.learn import stages as learn_stages
 from control.learn import task as learn_task
@@ -160,16 +160,16 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
 ) -> None:
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right")
     assert status == 0
-    results = json.loads((folder / learn.RESULTS).read_text())
+    results = json.loads((folder / learn_command.RESULTS).read_text())
     assert [*results] == ["settings", *learn_stages.STAGES]
     assert results["teacher"]["score"]["mean"] == results["bandit"]["score"]["mean"] == 1.0
     assert results["exam"]["agents"]["QLearning"]["mean"] == 1.0
     printed = capsys.readouterr().out
     assert "of the way from random play" in printed and "page.html" in printed
-    assert find_proxy(folder) == folder / learn.BANDIT  # so `--eval_agent` takes the folder
-    bandit, reward = files.load(folder / learn.BANDIT), understudy.load(folder / learn.REWARD)
+    assert find_proxy(folder) == folder / learn_command.BANDIT  # so `--eval_agent` takes the folder
+    bandit, reward = files.load(folder / learn_command.BANDIT), understudy.load(folder / learn_command.REWARD)
     assert "states.table" not in bandit.networks.named_tensors(bandit.parameters)
-    env = gym.make("understudy/Synthetic-v0", proxy=folder / learn.BANDIT)
+    env = gym.make("understudy/Synthetic-v0", proxy=folder / learn_command.BANDIT)
     cells = [env.reset(seed=seed)[0].argmax() for seed in range(60)]
     assert {*cells} == {*range(6)}
     wrapped = understudy.RewardWrapper(gym.make("Corridor-v0"), reward)
@@ -192,9 +192,9 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     # A resumed command repeats no stage except the missing one.
     assert results.pop("settings")["teacher"] == "test_learn:right"
     del results["race"]
-    (folder / learn.RESULTS).write_text(json.dumps({"settings": {"race_agents": 2}, **results}))
+    (folder / learn_command.RESULTS).write_text(json.dumps({"settings": {"race_agents": 2}, **results}))
     assert learned(tmp_path, "test_learn:Corridor-v0", "right", "--resume") == (0, folder)
-    again = learn.Learned(folder, True).results
+    again = learn_command.Learned(folder, True).results
     assert [*again] == [*learn_stages.STAGES] and {name: again[name] for name in results} == results
     assert "nothing is left to do" not in capsys.readouterr().out
     words = ["--learn", "test_learn:Corridor-v0", "--resume", "--logdir", str(tmp_path)]
@@ -203,10 +203,10 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     error = capsys.readouterr().err
     assert "race_agents is 3, but the run to resume in " in error and "version_0 has 2" in error
     for damaged in ('{"settings": {', "[1, 2]", "5", '{"probe": {}}'):
-        (folder / learn.RESULTS).write_text(damaged)
+        (folder / learn_command.RESULTS).write_text(damaged)
         assert trainer.main(words) == 2 and "cannot be read" in capsys.readouterr().err
         with pytest.raises(SettingError, match=r"^'.*exam.json' cannot be read \((?!None)"):
-            _ = learn.Learned(folder, True).results
+            _ = learn_command.Learned(folder, True).results
 
 
 @pytest.mark.usefixtures("short_stages")
@@ -226,11 +226,11 @@ def test_a_resumed_exam_repeats_no_finished_part(tmp_path: Path, monkeypatch: py
     status, folder = learned(tmp_path, *words, "--resume")
     kinds = [f"{name} on the {place}" for place in ("bandit", "task") for name in ("QLearning", "SARSA")]
     assert status == 0 and parts == [kinds[0], kinds[1], *kinds[1:]]
-    resumed = json.loads((folder / learn.RESULTS).read_text())["exam"]
+    resumed = json.loads((folder / learn_command.RESULTS).read_text())["exam"]
     assert not [*folder.glob("*_parts.json")]
     assert resumed["cpu_seconds"] >= 0 and resumed["text"].startswith("QLearning 1.0")
     status, folder = learned(tmp_path / "uninterrupted", *words)
-    uninterrupted = json.loads((folder / learn.RESULTS).read_text())["exam"]
+    uninterrupted = json.loads((folder / learn_command.RESULTS).read_text())["exam"]
     results = [{name: exam[name] for name in ("agents", "real", "real_steps")} for exam in (resumed, uninterrupted)]
     assert status == 0 and results[0] == results[1]
 
@@ -254,14 +254,14 @@ def test_agents_that_learn_too_little_on_a_good_clone_train_again_for_longer(
     command = ["--learn", "test_learn:Corridor-v0", "--teacher", "test_learn:right", "--only", "exam"]
     assert trainer.main([*command, "--logdir", str(tmp_path)]) == 0
     (folder,) = tmp_path.glob("*/debug/learned/seed_25/version_0")
-    exam = learn.Learned(folder, True).results["exam"]
+    exam = learn_command.Learned(folder, True).results["exam"]
     assert trainings == [("DDQN", 1), ("PPO", 1), ("QLearning", 1), ("DDQN", 4), ("PPO", 4)]
     assert {name: score["mean"] for name, score in exam["agents"].items()} == {
         "DDQN": 1.0,
         "PPO": 0.7,
         "QLearning": 1.0,
     }
-    bandit = files.load(folder / learn.BANDIT)
+    bandit = files.load(folder / learn_command.BANDIT)
     assert exam["more_steps"] == {"DDQN": bandit.config.steps_in_use}
     assert bandit.config.steps_in_use == bandit.description["settings"]["deploy_steps"] == 4 * exam["steps"]
     assert f"DDQN learned more in {4 * exam['steps']:,} steps than in" in (folder / "page.html").read_text()
@@ -286,7 +286,7 @@ def test_with_continuous_actions_the_better_of_two_teachers_is_kept(
     assert discounts == [0.999, 0.99, 0.99], "the finished training is not repeated"
     assert re.search(r"two trainings \(-.* with discount 0.999 and -.* with discount 0.99\)", capsys.readouterr().out)
     (folder,) = tmp_path.glob("pendulum/debug/learned/seed_25/version_0")
-    result = json.loads((folder / learn.RESULTS).read_text())["teacher"]
+    result = json.loads((folder / learn_command.RESULTS).read_text())["teacher"]
     best = max(result["returns"], key=result["returns"].get)
     assert trainer.load(folder / learn_teacher.TEACHER).settings.agent.discount == float(best.removeprefix("discount "))
     assert result["max_steps"] == 3200 and result["real_steps"] > 1600
@@ -303,10 +303,10 @@ def test_a_task_without_a_teacher_worth_cloning_fails(
     printed = capsys.readouterr().out
     assert re.search(failure, printed)
     assert printed.count("warning: an observation has the number 1000, outside") == (game == "Metres-v0")
-    assert "became" not in (folder / learn.PAGE).read_text()
+    assert "became" not in (folder / learn_command.PAGE).read_text()
     assert {path.name for path in folder.iterdir()} >= {"exam.json", "page.html"}
     assert not [*folder.glob("*.safetensors")]
-    count = json.loads((folder / learn.RESULTS).read_text())["teacher"]["score"]["count"]
+    count = json.loads((folder / learn_command.RESULTS).read_text())["teacher"]["score"]["count"]
     assert count == (512 if game == "Noise-v0" else 64), "noisy returns need more episodes"
 
 
@@ -323,8 +323,8 @@ def test_a_bandit_that_fails_its_exam_is_rejected(tmp_path: Path, capsys: pytest
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right", "--exam_steps", "1")
     assert status == 1
     assert re.search("QLearning: agents are .*: try more --exam_steps", capsys.readouterr().out)
-    assert {path.name for path in folder.glob("*.safetensors")} == {"rejected_bandit.safetensors", learn.REWARD}
-    results = json.loads((folder / learn.RESULTS).read_text())
+    assert {path.name for path in folder.glob("*.safetensors")} == {"rejected_bandit.safetensors", learn_command.REWARD}
+    results = json.loads((folder / learn_command.RESULTS).read_text())
     assert results["exam"]["failed"] and results["race"]["arms"]
 
 
@@ -333,9 +333,9 @@ def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.
     """The constant action 0 never ends an episode."""
     monkeypatch.setattr(learn_task, "_TIME_LIMIT", 30)
     status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
-    results = json.loads((folder / learn.RESULTS).read_text())
+    results = json.loads((folder / learn_command.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
-    assert files.load(folder / learn.BANDIT).config.test_limit == 30
+    assert files.load(folder / learn_command.BANDIT).config.test_limit == 30
 
 
 def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
@@ -348,9 +348,9 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert trained_teacher["implementation"] == "A2C" and trained_teacher["real_steps"] <= 1580
     checkpoints = (result.folder / trained_teacher["run"] / "checkpoints").glob("*.ckpt")
     returns = {path: trainer.evaluate(path, learn_task.JUDGING_EPISODES, seed=25).mean for path in checkpoints}
-    chosen = (result.folder / learn.TEACHER).read_bytes()
+    chosen = (result.folder / learn_command.TEACHER).read_bytes()
     assert max(returns.values()) in [mean for path, mean in returns.items() if path.read_bytes() == chosen]
-    policy = teacher(str(result.folder / learn.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
+    policy = teacher(str(result.folder / learn_command.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
     assert policy(torch.zeros(3, 4)).shape == (3,)
     again = trainer.learn("cartpole", verbose=False, resume=True, **options)
     assert again.folder == result.folder and again.results == result.results
@@ -562,7 +562,7 @@ def test_the_race_is_against_the_better_settings_with_the_tasks_reward(
     results = {"probe": {"random": score | {"mean": 0.0}, "steps_per_second": 1e4}, "teacher": {"score": score}}
     task = learn_task.Task(settings, tmp_path, spaces, results, verbose=False)
     reward = understudy.load("cartpole-additive-potential")
-    shutil.copyfile(reward.path, tmp_path / learn.REWARD)
+    shutil.copyfile(reward.path, tmp_path / learn_command.REWARD)
     arms, configs = iter([(10, 9.0), default, same]), []
 
     def train_and_compare(task: Any, proxy: Any, weights: Any, name: str, config: Any, *_: Any) -> dict[str, Any]:
