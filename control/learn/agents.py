@@ -31,13 +31,16 @@ _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 # If agents come less far than `_GOOD_AGENTS` of the way to the teacher, others train for `_MORE_STEPS` times the steps.
 _GOOD_AGENTS, _MORE_STEPS = 0.95, 4
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
+# Parts of the race: rewards, and settings of the agents with the task's reward.
+_LEARNED = "the learned reward"
+_DEFAULT, _SAME = "the task's reward, default settings", "the task's reward, the same settings"
 REAL_AGENTS = 4  # most agents of the exam that train on the task itself
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 
 
-def test_fresh_agents(task: Task) -> dict[str, Any]:
+def examine_fresh_agents(task: Task) -> dict[str, Any]:
     """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
     task. If agents of an implementation learn too little from a good clone (`_GOOD_AGENTS`), others train for
     `_MORE_STEPS` times as many steps, unless the user has chosen the steps, and the better result counts. For
@@ -120,16 +123,18 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     solved = random_mean + GOOD_FRACTION * (goal - random_mean)
     config, default_config = agent_settings(proxy, name, changed={}), _settings_on_task(task, name)
     weights = proxy.parameters.expand(task.options.race_agents, -1)  # [N, D], an equal row for each agent
-    with task.progress("the learned reward") as watch:
-        learned = _train_and_compare(task, proxy, weights, name, config, solved, watch)
-    with task.progress("the task's reward, default settings") as watch:
-        task_arms = [
-            _train_and_compare(task, proxy, None, name, default_config, solved, watch) | {"settings": "default"}
-        ]
+    # Name of a part of the race -> weights of the reward, None for the task's, and settings of the agents.
+    arguments = {_LEARNED: (weights, config), _DEFAULT: (None, default_config)}
     if config != default_config:
-        with task.progress("the task's reward, the same settings") as watch:
-            task_arms.append(_train_and_compare(task, proxy, None, name, config, solved, watch) | {"settings": "same"})
-    best = min(task_arms, key=lambda arm: (arm["median"] or math.inf, -arm["late"]))
+        arguments[_SAME] = (None, config)
+    results = {
+        part: task.part(part, functools.partial(_train_and_compare, task, proxy, name, solved, *part_arguments))
+        for part, part_arguments in arguments.items()
+    }
+    real_steps = sum(result["real_steps"] for result in results.values())
+    learned = results.pop(_LEARNED)
+    best_part = min(results, key=lambda part: (results[part]["median"] or math.inf, -results[part]["late"]))
+    best = results[best_part] | {"settings": "same" if best_part == _SAME else "default"}
     arms = {"learned": learned, "task": best}
     test_every = learned["test_every"]
     # A reward that is quick at first may be worse in the end.
@@ -142,12 +147,12 @@ def compare_rewards(task: Task) -> dict[str, Any]:
         "solved": solved,
         "arms": arms,
         "gain": is_clearly_sooner(arms, "learned", "task", test_every) and is_good_in_the_end,
-        "real_steps": sum(arm["real_steps"] for arm in (learned, *task_arms)),
+        "real_steps": real_steps,
     }
 
 
 def _train_and_compare(
-    task: Task, proxy: files.Proxy, weights: Tensor | None, name: str, config: Any, solved: float, watch: Watch | None
+    task: Task, proxy: files.Proxy, name: str, solved: float, weights: Tensor | None, config: Any, watch: Watch | None
 ) -> dict[str, Any]:
     """Train agents of implementation ``name`` with the settings ``config``, with the learned reward with ``weights [N,
     D]`` or, if these are None, with the task's reward. Return the steps until half of them return ``solved``, None if

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from control.learn.agents import REAL_AGENTS, compare_rewards, learners_on_task, test_fresh_agents
+from control.learn.agents import REAL_AGENTS, compare_rewards, examine_fresh_agents, learners_on_task
 from control.learn.probe import measure_baselines
 from control.learn.proxies import make_bandit, make_reward
 from control.learn.task import JUDGING_EPISODES, Task
@@ -27,7 +27,7 @@ STAGES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "probe": measure_baselines,
     "teacher": find_teacher,
     "bandit": make_bandit,
-    "exam": test_fresh_agents,
+    "exam": examine_fresh_agents,
     "reward": make_reward,
     "race": compare_rewards,
 }
