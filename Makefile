@@ -58,7 +58,7 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(if $(findstring dev,$*),echo "Compiling machine code: two minutes" && $(RUN) -m tests.warm)
 	@touch $@
 
-train: trainer  ## first landing: PPO on LunarLander, some two minutes, then a figure and a film
+train: trainer  ## first landing: PPO on LunarLander, a minute with a figure and a film
 	@$(RUN) trainer.py --implementation PPO --exp_name first-landing --steps_per_epoch 1024 --total_steps 1024000 \
 		--eval_every 25 --target_return 250 --record $(ARGS)
 

@@ -29,7 +29,7 @@ train new agents on a learned CartPole, test them on the real one (seconds):
 learn such a CartPole (1 minute):
   python trainer.py --implementation SE --gamename cartpole --proxy bandit \
     --seed 0
-land on the moon with PPO, and film it (2 minutes):
+land on the moon with PPO, and film it (a minute):
   python trainer.py --implementation PPO --target_return 250 --record
 teacher, learned environment, learned reward, and a page of results (minutes):
   python trainer.py --learn CartPole-v1
