@@ -17,15 +17,15 @@ from control.loops.build import build_loop
 from models.streams import Streams
 
 SMALL: dict[str, Any] = {"hidden_sizes": (64, 64), "batch_size": 64}
-NORMALIZED: dict[str, Any] = {"batch_size": 512, "ppo_epochs": 6}
-PLAIN: dict[str, Any] = NORMALIZED | {"normalize_obs": False, "normalize_reward": False}
+BATCHES: dict[str, Any] = {"batch_size": 512, "ppo_epochs": 6}
+PLAIN: dict[str, Any] = BATCHES | {"normalize_obs": False, "normalize_reward": False}
 # Name of a row -> implementation, game and settings, and the ratio that is to be reached.
 ROWS: dict[str, tuple[str, str, dict[str, Any], float]] = {
     "DDQN, LunarLander": ("DDQN", "lunarlander", {}, 4.5),
     "TD3, HalfCheetah, 64-64": ("TD3", "halfcheetah", SMALL, 3.8),
     "SAC, LunarLanderContinuous, 64-64": ("SAC", "LunarLanderContinuous-v3", SMALL, 3.8),
     "PPO, LunarLander": ("PPO", "lunarlander", PLAIN, 1.6),
-    "PPO, LunarLander, normalised": ("PPO", "lunarlander", NORMALIZED, 1.6),
+    "PPO, LunarLander, normalised": ("PPO", "lunarlander", BATCHES, 1.6),
 }
 WITH_REWARD = "TD3 with a learned reward, HalfCheetah, 64-64"
 

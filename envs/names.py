@@ -433,8 +433,13 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
     return _name_error(name, allowed_clause(hint, ", ".join(listed)))
 
 
+_LONGEST_MODULE = 200  # letters in the name of a module that is searched for; file systems have limits
+
+
 def _is_module_file(name: str) -> bool:
     """Return whether ``name`` is the name of a module or a package in a folder of Python's path. Imports nothing."""
+    if not all(part.isidentifier() for part in name.split(".")) or len(name) > _LONGEST_MODULE:
+        return False
     relative_path = name.replace(".", "/")
     candidates = [Path(folder) / relative_path for folder in sys.path]
     return any(path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() for path in candidates)

@@ -565,14 +565,14 @@ def test_the_race_is_against_the_better_settings_with_the_tasks_reward(
     shutil.copyfile(reward.path, tmp_path / learn_command.REWARD)
     arms, configs = iter([(10, 9.0), default, same]), []
 
-    def train_and_compare(
+    def train_for_race(
         task: Any, proxy: Any, name: str, solved: float, weights: Any, config: Any, watch: None
     ) -> dict[str, Any]:
         configs.append((weights is None, config))
         median, late = next(arms)
         return {"median": median, "late": late, "test_every": 1, "real_steps": 1}
 
-    monkeypatch.setattr(learn_agents, "_train_and_compare", train_and_compare)
+    monkeypatch.setattr(learn_agents, "_train_for_race", train_for_race)
     race = learn_agents.compare_rewards(task)
     assert [is_task for is_task, _ in configs] == [False, True, True] and race["real_steps"] == 3
     assert configs[0][1] == configs[2][1] != configs[1][1]

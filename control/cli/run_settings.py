@@ -371,7 +371,12 @@ class LearnConfig(Command):
         "kinds of agents that learn too little in them",
         minimum=1,
     )
-    race_agents: int = _learning(5, "agents that train with each of the two rewards", minimum=1, maximum=4096)
+    race_agents: int = _learning(
+        5,
+        "agents that train with the learned reward, and with the task's for each of one or two settings",
+        minimum=1,
+        maximum=4096,
+    )
     race_steps: int | None = _learning(
         None,
         f"training steps of each of these agents; null is {RACE_STEPS:,}, or fewer in a slow environment: all agents "

@@ -27,8 +27,9 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 """Kind of dimension -> a pair: a text that describes its value in the file, and the types of the numbers of a range."""
 
-# Default spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml; RCP-R and RCP-A may share search_rcp.yaml.
-# Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml, search_rn-td3.yaml.
+# Default spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml. RCP-R and RCP-A share search_rcp.yaml, tables
+# search_tabular.yaml. Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml,
+# search_rn-td3.yaml.
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 _FOLDERS = {"synthetic": "synthetic_environments", "reward": "reward_networks"}
 SHAPE = {
@@ -147,7 +148,7 @@ def _default_file(settings: Settings) -> Path:
     folder = _EXPERIMENTS / _FOLDERS.get(package, package)
     name = implementation.lower()
     names = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
-    names += [name, name.partition("-")[0]]  # "rcp-r", then "rcp"
+    names += [name, name.partition("-")[0], package]  # "rcp-r", "rcp", "command_conditioned"
     for file_name in names:  # the first existing file counts
         path = folder / f"search_{file_name}.yaml"
         if path.exists():

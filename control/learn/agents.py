@@ -32,8 +32,8 @@ _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _GOOD_AGENTS, _MORE_STEPS = 0.95, 4
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 # Parts of the race: rewards, and settings of the agents with the task's reward.
-_LEARNED = "the learned reward"
-_DEFAULT, _SAME = "the task's reward, default settings", "the task's reward, the same settings"
+_LEARNED_REWARD = "the learned reward"
+_DEFAULT_SETTINGS, _EQUAL_SETTINGS = "the task's reward, default settings", "the task's reward, the same settings"
 REAL_AGENTS = 4  # most agents of the exam that train on the task itself
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of agents that train on a good clone.
@@ -121,24 +121,26 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     name = parse_agents(proxy.description["settings"]["agent"])[0]  # the implementation of all agents
     random_mean, goal = random_play(task.results).mean, task.score("teacher", "score").mean
     solved = random_mean + GOOD_FRACTION * (goal - random_mean)
-    config, default_config = agent_settings(proxy, name, changed={}), _settings_on_task(task, name)
+    config, task_config = agent_settings(proxy, name, changed={}), _settings_on_task(task, name)
     weights = proxy.parameters.expand(task.options.race_agents, -1)  # [N, D], an equal row for each agent
     # Name of a part of the race -> weights of the reward, None for the task's, and settings of the agents.
-    arguments = {_LEARNED: (weights, config), _DEFAULT: (None, default_config)}
-    if config != default_config:
-        arguments[_SAME] = (None, config)
+    arguments = {_LEARNED_REWARD: (weights, config), _DEFAULT_SETTINGS: (None, task_config)}
+    if config != task_config:
+        arguments[_EQUAL_SETTINGS] = (None, config)
     results = {
-        part: task.part(part, functools.partial(_train_and_compare, task, proxy, name, solved, *part_arguments))
+        part: task.part(part, functools.partial(_train_for_race, task, proxy, name, solved, *part_arguments))
         for part, part_arguments in arguments.items()
     }
     real_steps = sum(result["real_steps"] for result in results.values())
-    learned = results.pop(_LEARNED)
+    learned = results.pop(_LEARNED_REWARD)
+    # With the task's reward, the settings with which half of the agents come near the teacher sooner.
     best_part = min(results, key=lambda part: (results[part]["median"] or math.inf, -results[part]["late"]))
-    best = results[best_part] | {"settings": "same" if best_part == _SAME else "default"}
-    arms = {"learned": learned, "task": best}
+    others = [{key: result[key] for key in ("median", "late")} for part, result in results.items() if part != best_part]
+    settings = "same" if best_part == _EQUAL_SETTINGS else "default"
+    arms = {"learned": learned, "task": results[best_part] | {"settings": settings, "others": others}}
     test_every = learned["test_every"]
     # A reward that is quick at first may be worse in the end.
-    is_good_in_the_end = learned["late"] >= min(solved, best["late"])
+    is_good_in_the_end = learned["late"] >= min(solved, max(result["late"] for result in results.values()))
     return {
         "agent": name,
         "agents": task.options.race_agents,
@@ -151,12 +153,12 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     }
 
 
-def _train_and_compare(
+def _train_for_race(
     task: Task, proxy: files.Proxy, name: str, solved: float, weights: Tensor | None, config: Any, watch: Watch | None
 ) -> dict[str, Any]:
-    """Train agents of implementation ``name`` with the settings ``config``, with the learned reward with ``weights [N,
-    D]`` or, if these are None, with the task's reward. Return the steps until half of them return ``solved``, None if
-    they never do, the mean return in the last quarter of the tests, and the learning curves."""
+    """Train agents of implementation ``name`` and the settings ``config`` with the learned reward, whose weights are
+    ``weights [N, D]``, or with the task's reward if these are None. Return the steps until half of them return
+    ``solved``, None if they never do, the mean return in the last quarter of the tests, and the learning curves."""
     test_every = max(1, task.race_steps // _TESTS)
     # The rule "budget" ends a training only after all steps.
     limits = {"inner_steps": task.race_steps, "inner_rule": "budget", "test_every": test_every}

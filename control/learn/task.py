@@ -37,7 +37,6 @@ JUDGING_ENVS = 16  # environments in parallel
 # exam do not train on the task itself.
 _FAST_RATE = 1000
 _MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # of a training in a slow environment
-# Settings of teachers, which have to suit tasks of any scale. With a discount of 0.995 and no entropy bonus, two of six
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
 
@@ -121,8 +120,13 @@ class Task:
 
     @property
     def race_steps(self) -> int:
-        """The number of steps of each agent in the race."""
-        return self.options.race_steps or self._affordable_steps(RACE_STEPS, 3 * self.options.race_agents)
+        """The number of steps of each agent in the race, also of one that has finished."""
+        finished_race = self.results.get("race", {})
+        return (
+            self.options.race_steps
+            or finished_race.get("steps")
+            or self._affordable_steps(RACE_STEPS, 3 * self.options.race_agents)
+        )
 
     def _affordable_steps(self, steps: int, agents: int) -> int:
         """Return the number of steps of each of ``agents`` agents, ``steps`` if possible. In a slow environment it is
