@@ -22,7 +22,11 @@ import understudy  # noqa: F401  registers the synthetic environments
 from control.reports.figures import write_numbers
 from experiments.comparison import Layout, check_given, run_script, script_flags
 
-IDS = {"bandit": "understudy/SyntheticCartPole-v0", "broad": "understudy/SyntheticCartPoleMDPBroad-v0"}
+IDS = {
+    "bandit": "understudy/SyntheticCartPole-v0",
+    "broad": "understudy/SyntheticCartPoleMDPBroad-v0",
+    "real": "CartPole-v1",
+}
 NUM_ENVS, BATCH, DISCOUNT = 16, 64, 0.99
 DQN_BUGS = (
     "next observations stored as observations",
@@ -58,7 +62,11 @@ class Steps:
 
     def __init__(self, env_id: str, seed: int):
         torch.manual_seed(seed)
-        self.envs = gymnasium.make_vec(env_id, num_envs=NUM_ENVS, autoreset_mode="SameStep")
+        # The synthetic environments are vectors themselves. Gymnasium's own vector of CartPole has no such mode.
+        is_synthetic = env_id.startswith("understudy/")
+        mode: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+        options: dict[str, Any] = mode if is_synthetic else {"vectorization_mode": "sync", "vector_kwargs": mode}
+        self.envs = gymnasium.make_vec(env_id, NUM_ENVS, **options)
         self.obs = floats(self.envs.reset(seed=seed)[0])
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
