@@ -135,9 +135,11 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     learned = results.pop(_LEARNED_REWARD)
     # With the task's reward, the settings with which half of the agents come near the teacher sooner.
     best_part = min(results, key=lambda part: (results[part]["median"] or math.inf, -results[part]["late"]))
-    others = [{key: result[key] for key in ("median", "late")} for part, result in results.items() if part != best_part]
+    other_results = [
+        {key: result[key] for key in ("median", "late")} for part, result in results.items() if part != best_part
+    ]
     settings = "same" if best_part == _EQUAL_SETTINGS else "default"
-    arms = {"learned": learned, "task": results[best_part] | {"settings": settings, "others": others}}
+    arms = {"learned": learned, "task": results[best_part] | {"settings": settings, "others": other_results}}
     test_every = learned["test_every"]
     # A reward that is quick at first may be worse in the end.
     is_good_in_the_end = learned["late"] >= min(solved, max(result["late"] for result in results.values()))

@@ -120,7 +120,7 @@ class Task:
 
     @property
     def race_steps(self) -> int:
-        """The number of steps of each agent in the race, also of one that has finished."""
+        """The number of steps of each agent in the race, also if it has finished."""
         finished_race = self.results.get("race", {})
         return (
             self.options.race_steps
