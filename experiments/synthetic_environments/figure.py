@@ -52,8 +52,8 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]], width: float) -
         axis.plot(
             row["returns"], np.full(len(row["returns"]), at + 0.15), "o", color=colour, markersize=3.2, alpha=0.6, mew=0
         )
-        axis.plot(np.mean(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
-    axis.plot([], [], "D", color=INK, markersize=4, label="mean of the seeds")
+        axis.plot(np.mean(row["returns"]), at - 0.15, "s", color=colour, markersize=4)
+    axis.plot([], [], "s", color=INK, markersize=4, label="mean of the seeds")
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
     set_row_labels(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
     draw_levels(axis, solved_levels("cartpole"), axis_name="x")
