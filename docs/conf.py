@@ -83,6 +83,7 @@ _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
 _NUMBERS = re.compile(r"(?<!\[)`([\w/]+\.json)`")
+_LOOK = r"(_dark)?(_narrow)?\.png$"  # end of a picture's name
 _NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 
 
@@ -95,11 +96,11 @@ def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
         wide = _figure(source, caption, f"{shown} only-wide".strip(), folder)
         return wide + "\n" + _figure(str(narrow), caption, f"{shown} only-narrow".strip(), folder)
     header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
-    name = re.sub(r"^\.\./|(_dark)?(_narrow)?\.png$", "", source)
+    name = re.sub(rf"^\.\./|{_LOOK}", "", source)
     kind = CLASSES_BY_NAME.get(name) or CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), "")
     classes = f"{kind} {shown}".strip()
     options = f":alt: {caption}\n" + f":class: {classes}\n" * bool(classes) + f":figclass: {shown}\n" * bool(shown)
-    numbers = re.sub(r"(_dark)?(_narrow)?\.png$", ".json", source)
+    numbers = re.sub(_LOOK, ".json", source)
     link = f" [Numbers]({numbers})." if numbers != source and (folder / numbers).is_file() else ""
     return f":::{{figure}} {source}\n{options}\n{caption}.{link}\n:::\n"
 

@@ -416,9 +416,9 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
     listed = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
-    if not module and _is_module_file(name):
-        return _name_error(name, f", a module; name one of its environments too, as in {name}:Name-v0")
     if not module:
+        if _is_module_file(name):
+            return _name_error(name, f", a module; name one of its environments too, as in {name}:Name-v0")
         hint = nearest(name, [*GAMES, *gym_ids])
         if hint and re.search(r"-v\d+$", name):  # maybe the id of a module that was not imported
             hint += f" If it is your own: module:{name}, which imports the module."

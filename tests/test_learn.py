@@ -565,12 +565,10 @@ def test_the_race_is_against_the_better_settings_with_the_tasks_reward(
     shutil.copyfile(reward.path, tmp_path / learn_command.REWARD)
     arms, configs = iter([(10, 9.0), default, same]), []
 
-    def train_for_race(
-        task: Any, proxy: Any, name: str, solved: float, weights: Any, config: Any, watch: None
-    ) -> dict[str, Any]:
-        configs.append((weights is None, config))
+    def train_for_race(task: Any, loop: Any, solved: float, test_every: int, weights: Any, watch: None) -> Any:
+        configs.append((weights is None, loop.agent_config))
         median, late = next(arms)
-        return {"median": median, "late": late, "test_every": 1, "real_steps": 1}
+        return {"median": median, "late": late, "real_steps": 1}
 
     monkeypatch.setattr(learn_agents, "_train_for_race", train_for_race)
     race = learn_agents.compare_rewards(task)

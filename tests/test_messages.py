@@ -325,6 +325,11 @@ def test_command_error_message(
     assert not [*tmp_path.rglob("*")]
 
 
+def test_a_name_too_long_for_a_file_is_an_unknown_environment() -> None:
+    with pytest.raises(SettingError, match="^gamename is 'aaa.*; allowed: "):
+        parse(["--gamename", "a" * 5000])
+
+
 @pytest.mark.parametrize(("text", "words", "line"), FILES, ids=lambda part: part[:40])
 def test_settings_file_error_message(tmp_path: Path, text: str, words: str, line: str) -> None:
     file = tmp_path / ("settings.json" if text[0] in "[{" else "settings.yaml")

@@ -31,9 +31,6 @@ _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 # If agents come less far than `_GOOD_AGENTS` of the way to the teacher, others train for `_MORE_STEPS` times the steps.
 _GOOD_AGENTS, _MORE_STEPS = 0.95, 4
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
-# Parts of the race: rewards, and settings of the agents with the task's reward.
-_LEARNED_REWARD = "the learned reward"
-_DEFAULT_SETTINGS, _EQUAL_SETTINGS = "the task's reward, default settings", "the task's reward, the same settings"
 REAL_AGENTS = 4  # most agents of the exam that train on the task itself
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of agents that train on a good clone.
@@ -122,63 +119,60 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     random_mean, goal = random_play(task.results).mean, task.score("teacher", "score").mean
     solved = random_mean + GOOD_FRACTION * (goal - random_mean)
     config, task_config = agent_settings(proxy, name, changed={}), _settings_on_task(task, name)
-    weights = proxy.parameters.expand(task.options.race_agents, -1)  # [N, D], an equal row for each agent
-    # Name of a part of the race -> weights of the reward, None for the task's, and settings of the agents.
-    arguments = {_LEARNED_REWARD: (weights, config), _DEFAULT_SETTINGS: (None, task_config)}
+    steps, count = task.race_steps, task.options.race_agents
+    test_every = max(1, steps // _TESTS)
+    # The rule "budget" ends a training only after all steps.
+    limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
+    limits["solved_reward"] = solved
+
+    def result_of(part: str, weights: Tensor | None, agent_config: Any) -> dict[str, Any]:
+        """Return the results of agents that train with the reward of ``weights [N, D]``, or with the task's if None."""
+        loop = _inner_loop(task, proxy, name, agent_config, **limits)
+        return task.part(part, functools.partial(_train_for_race, task, loop, solved, test_every, weights))
+
+    equal_weights = proxy.parameters.expand(count, -1)  # [N, D], a row for each agent
+    learned = result_of("the learned reward", equal_weights, config)
+    task_results = {"default": result_of("the task's reward, default settings", None, task_config)}
     if config != task_config:
-        arguments[_EQUAL_SETTINGS] = (None, config)
-    results = {
-        part: task.part(part, functools.partial(_train_for_race, task, proxy, name, solved, *part_arguments))
-        for part, part_arguments in arguments.items()
-    }
-    real_steps = sum(result["real_steps"] for result in results.values())
-    learned = results.pop(_LEARNED_REWARD)
-    # With the task's reward, the settings with which half of the agents come near the teacher sooner.
-    best_part = min(results, key=lambda part: (results[part]["median"] or math.inf, -results[part]["late"]))
+        task_results["same"] = result_of("the task's reward, the same settings", None, config)
+    # The settings with which half of the agents come near the teacher sooner.
+    best_key = min(task_results, key=lambda key: (task_results[key]["median"] or math.inf, -task_results[key]["late"]))
     other_results = [
-        {key: result[key] for key in ("median", "late")} for part, result in results.items() if part != best_part
+        {"median": result["median"], "late": result["late"]} for key, result in task_results.items() if key != best_key
     ]
-    settings = "same" if best_part == _EQUAL_SETTINGS else "default"
-    arms = {"learned": learned, "task": results[best_part] | {"settings": settings, "others": other_results}}
-    test_every = learned["test_every"]
+    arms = {"learned": learned, "task": task_results[best_key] | {"settings": best_key, "others": other_results}}
     # A reward that is quick at first may be worse in the end.
-    is_good_in_the_end = learned["late"] >= min(solved, max(result["late"] for result in results.values()))
+    is_good_in_the_end = learned["late"] >= min(solved, max(result["late"] for result in task_results.values()))
     return {
         "agent": name,
-        "agents": task.options.race_agents,
-        "steps": task.race_steps,
+        "agents": count,
+        "steps": steps,
         "test_every": test_every,
         "solved": solved,
         "arms": arms,
         "gain": is_clearly_sooner(arms, "learned", "task", test_every) and is_good_in_the_end,
-        "real_steps": real_steps,
+        "real_steps": sum(result["real_steps"] for result in (learned, *task_results.values())),
     }
 
 
 def _train_for_race(
-    task: Task, proxy: files.Proxy, name: str, solved: float, weights: Tensor | None, config: Any, watch: Watch | None
+    task: Task, loop: InnerLoop, solved: float, test_every: int, weights: Tensor | None, watch: Watch | None
 ) -> dict[str, Any]:
-    """Train agents of implementation ``name`` and the settings ``config`` with the learned reward, whose weights are
-    ``weights [N, D]``, or with the task's reward if these are None. Return the steps until half of them return
-    ``solved``, None if they never do, the mean return in the last quarter of the tests, and the learning curves."""
-    test_every = max(1, task.race_steps // _TESTS)
-    # The rule "budget" ends a training only after all steps.
-    limits = {"inner_steps": task.race_steps, "inner_rule": "budget", "test_every": test_every}
-    limits |= {"test_episodes": _TEST_EPISODES, "solved_reward": solved}
-    loop = _inner_loop(task, proxy, name, config, **limits)
+    """Train agents with the learned reward, whose weights are ``weights [N, D]``, or with the task's reward if these
+    are None. A test follows every ``test_every`` steps. Return the steps until half of the agents return ``solved``,
+    None if they never do, the mean return in the last quarter of the tests, and the learning curves."""
     outcome = loop.run(weights, fresh_seeds(task.seed, "race", task.options.race_agents), watch=watch)
     curve = outcome.curve  # [N, T]
     # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
     lasting = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
     solved_at = first_solved_test(lasting, solved)  # [N], index of a test
-    _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
+    _, median_steps, *_ = quartiles(solved_at, curve, test_every)
     num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
     return {
         "median": median_steps,
         "late": float(curve[:, -num_late_tests:].mean()),
-        "discount": config.discount,
+        "discount": loop.agent_config.discount,
         "curves": curve.tolist(),
-        "test_every": test_every,
         "real_steps": int(outcome.steps.sum()),
     }
 

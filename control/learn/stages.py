@@ -66,8 +66,7 @@ def time_left(task: Task, names: Iterable[str]) -> str:
         "bandit": _FIT_SECONDS + _FIT_STEPS * step,
         "exam": len(task.learners) * bandit_seconds + len(learners_on_task(task)) * task_seconds,
         "reward": _FIT_SECONDS + _FIT_STEPS * step,
-        # With the learned reward, and at most twice with the task's.
-        "race": 3 * task.options.race_agents * task.race_steps * (step + _RACE_UPDATE),
+        "race": task.most_race_agents * task.race_steps * (step + _RACE_UPDATE),
     }
     seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
     for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):

@@ -125,8 +125,13 @@ class Task:
         return (
             self.options.race_steps
             or finished_race.get("steps")
-            or self._affordable_steps(RACE_STEPS, 3 * self.options.race_agents)
+            or self._affordable_steps(RACE_STEPS, self.most_race_agents)
         )
+
+    @property
+    def most_race_agents(self) -> int:
+        """The largest number of agents in the race: with the learned reward, and with the task's for two settings."""
+        return 3 * self.options.race_agents
 
     def _affordable_steps(self, steps: int, agents: int) -> int:
         """Return the number of steps of each of ``agents`` agents, ``steps`` if possible. In a slow environment it is

@@ -135,7 +135,7 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
     board_folder = task.folder / settings.run.exp_name
     folder, finished = train(settings, [callback], verbose=False, board_folder=board_folder)
-    ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
+    ending.status = INTERRUPTED  # `train` has set the status of a finished command, but the command is not finished
     if not finished:
         raise KeyboardInterrupt
     return {
