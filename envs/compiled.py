@@ -399,8 +399,8 @@ def target_reward(world, m, state, action, continuous_action, scratch):
 
 @exact_inlined
 def _run_network(net, world, m, state, action, continuous_action, scratch):
-    """Run a network ``net`` of a synthetic environment on ``[action, state]``. Return the row of ``scratch`` that holds
-    its outputs."""
+    """Run the network ``net`` of member ``m`` of a synthetic environment on ``[action, state]``. Write the outputs to a
+    row of ``scratch``, and return the index of this row. `network_step` describes the arguments."""
     inputs = scratch[0]
     for k in range(world.actions):
         inputs[k] = continuous_action[k] if len(continuous_action) else np.float32(k == action)
@@ -411,9 +411,13 @@ def _run_network(net, world, m, state, action, continuous_action, scratch):
 
 @exact_inlined
 def network_step(world, m, state, action, continuous_action, scratch):
-    """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
-    output of the done network, and replace ``state`` by the next state. In a bandit it does not change, and done is
-    1."""
+    """Make a step of member ``m`` in the synthetic environment ``world`` (`SyntheticDynamics.step`). Return the reward
+    and the output of the done network, and write the next state to ``state``. A bandit has no done network: its
+    ``state`` does not change, and the output is 1.
+
+    The action is ``continuous_action [A]`` or, if this is empty, the discrete ``action``. ``scratch`` is from
+    `make_scratch`; two of its rows are overwritten.
+    """
     reward_row = _run_network(world.reward_net, world, m, state, action, continuous_action, scratch)
     reward = scratch[reward_row, 0]
     if world.bandit:

@@ -49,16 +49,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self.game, self.members, self.envs = game, members, envs
         self._render = render
         rows = members * envs
-        self._envs: list[gym.Env | None] = [None] * rows
+        self._envs: list[gym.Env | None] = [None] * rows  # the others are made at their first reset
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
         self._space: Box = first.observation_space  # type: ignore[assignment]
         self._action_space: Any = first.action_space
-        wrapper: Any = first
-        while isinstance(wrapper, gym.Wrapper) and not isinstance(wrapper, wrappers.FlatAction):
-            wrapper = wrapper.env
-        # The wrapper that numbers combinations of actions with several parts, None without it.
-        self._combinations = wrapper if isinstance(wrapper, wrappers.FlatAction) else None
+        self._flat_action = _flat_action_of(first)
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
@@ -71,21 +67,21 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     def action_text(self, index: int) -> str:
         """Return a discrete action as the environment writes it, such as ``14`` or ``[2, 1]``. ``index`` counts from
         0."""
-        if self._combinations is None:
+        if self._flat_action is None:
             return str(index + self._action_space.start)
-        return str(self._combinations.action(index).tolist())
+        return str(self._flat_action.action(index).tolist())
 
     def action_indices(self, actions: np.ndarray) -> np.ndarray:
         """Return discrete ``actions`` of the environment, ``[N]`` or ``[N, *parts]``, as indices ``[N]`` that count
         from 0. Indices of combinations are returned unchanged. Raises ValueError for an action outside of the
         space, except for numbers that count from 0."""
-        if self._combinations is None:
+        if self._flat_action is None:
             indices = actions - self._action_space.start
             is_valid = (indices >= 0) & (indices < self._action_space.n) & (indices == np.round(indices))
             if self._action_space.start and not is_valid.all():
                 raise ValueError(f"{actions[~is_valid][0]} is not in {self._action_space}")
             return indices
-        return actions if actions.ndim == 1 else self._combinations.indices(actions)
+        return actions if actions.ndim == 1 else self._flat_action.indices(actions)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """Sample observations ``[M, count, O]`` that are uniform within their bounds. Return None if observations are
@@ -251,6 +247,15 @@ def _quiet_mujoco(gym_id: str) -> None:
 def _environment_repeats_actions(game: Game) -> bool:
     """Return whether the environment itself repeats actions, as VizDoom does. Its time limit then counts actions."""
     return game.gym_id.startswith("vizdoom")
+
+
+def _flat_action_of(env: gym.Env) -> wrappers.FlatAction | None:
+    """Return the `FlatAction` wrapper of ``env``, which has MultiDiscrete or MultiBinary actions. None for others."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, wrappers.FlatAction):
+            return env
+        env = env.env
+    return None
 
 
 def _make_instance(game: Game, render: bool) -> gym.Env:

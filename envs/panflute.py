@@ -28,17 +28,17 @@ class PanFlute(ChanceDynamics):
         """Take the fields of `FluteParameters`, in order (``values``) or by name (``parameters``)."""
         flute = FluteParameters(*values, **parameters)
         num_pipes, spontaneous_reward = flute.num_pipes, flute.spontaneous_reward
-        places = num_pipes * (num_pipes + 1) // 2
-        super().__init__(places, num_pipes, max_episode_steps)
+        num_places = num_pipes * (num_pipes + 1) // 2  # in all pipes
+        super().__init__(num_places, num_pipes, max_episode_steps)
         pipes = torch.arange(num_pipes)
-        # Places are counted over all pipes: pipe i starts after 1 + 2 + ... + i of them.
-        self._mouths = pipes * (pipes + 1) // 2
-        self._ends = self._mouths + pipes
-        self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
-        self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
-        self._one_step = torch.tensor([0, 1])  # added to seed and number of steps
-        self.chances = int(spontaneous_reward)  # number of random numbers in a step
-        self.state_size = 2 + places
+        # Indices of places count through all pipes. The pipes before pipe i have 1 + 2 + ... + i places.
+        self._mouths = pipes * (pipes + 1) // 2  # index of the first place of each pipe, [n]
+        self._ends = self._mouths + pipes  # index of the last place of each pipe, [n]
+        self._is_end = torch.zeros(num_places, dtype=torch.int64).index_fill(0, self._ends, 1)  # [num_places], 0 or 1
+        self._not_mouth = torch.ones(num_places, dtype=torch.int64).index_fill(0, self._mouths, 0)  # [num_places]
+        self._one_step = torch.tensor([0, 1])  # a step adds it to (seed, number of steps), the start of the state
+        self.chances = int(spontaneous_reward)  # random numbers of a step: one for the event, if events are possible
+        self.state_size = 2 + num_places
         self._event_probability = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:

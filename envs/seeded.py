@@ -55,9 +55,10 @@ def normal(seeds: Tensor, n: int) -> Tensor:
 
 
 def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
-    """Return ``draw(seeds)`` for ``seeds [..., M, E]``, computed only once for members with equal seeds, because
-    hashing a number takes about 40 times as long as comparing two."""
-    # On other devices than the CPU, the comparisons would wait for the device.
+    """Return the random numbers ``draw(seeds)``, ``[..., M, E, n]`` for ``seeds [..., M, E]``. If several members have
+    the same seeds, their numbers are computed once and copied: hashing a seed takes about 40 times as long as comparing
+    two seeds."""
+    # Comparisons need the values of a plain tensor. On a GPU they would wait for the device.
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return draw(seeds)
     # Members are compared first by one seed of each, then by all of their seeds.
@@ -66,7 +67,7 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     num_members, num_groups = len(group_of_member), len(unique_values)
     if num_groups == num_members:
         return draw(seeds)
-    # One member of each group, whichever is written last.
+    # One member of each group. Any of them will do, because the members of a group should have equal seeds.
     member_of_group = torch.empty_like(unique_values).scatter_(0, group_of_member, torch.arange(num_members))
     unique_seeds = seeds.index_select(-2, member_of_group)
     if not torch.equal(unique_seeds.index_select(-2, group_of_member), seeds):

@@ -116,8 +116,12 @@ class ParallelEnvironment(ReplayedEnvironment):
 
 
 def _serve(pipe: Connection, game: Game, rows: int) -> None:
-    """Run a worker process with ``rows`` environments: carry out orders from ``pipe`` until its other end is closed.
-    The answer to an order is an error message, or the fields of the result as arrays ``[rows, ...]``."""
+    """Run a worker process with ``rows`` environments until the other end of ``pipe`` is closed.
+
+    A message from the pipe is ``(order, values, mask)``. The order is "reset" with seeds ``values [rows]``, or "step"
+    with actions ``values [rows, ...]``, for the environments with True in ``mask [rows]``. The answer is the result as
+    arrays, ``{name: [rows, ...]}``, or an error message.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     os.setsid()  # so that the parent can also kill programs that an environment has started
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # unblock the signals that `_context` has blocked
@@ -126,15 +130,15 @@ def _serve(pipe: Connection, game: Game, rows: int) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             order, values, mask = pipe.recv()
-            # With an axis of one member: [1, rows, ...].
-            tensor, where = torch.from_numpy(values)[None], torch.from_numpy(mask)[None]
+            # The environments of the worker count as one member: [1, rows, ...].
+            seeds_or_actions, active = torch.from_numpy(values)[None], torch.from_numpy(mask)[None]
             try:
                 if environment is None:
                     environment = GymnasiumEnvironment(game, 1, rows)
                 if order == "reset":
-                    result: dict[str, Any] = {"obs": environment.reset(tensor, where)}
+                    result: dict[str, Any] = {"obs": environment.reset(seeds_or_actions, active)}
                 else:
-                    result = vars(environment.step(tensor, where))
+                    result = vars(environment.step(seeds_or_actions, active))
                 fields = {name: value[0].numpy() for name, value in result.items() if value is not None}
                 pipe.send(fields)
             except BaseException as error:  # the parent handles signals, so every error is the environment's

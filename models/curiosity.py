@@ -86,7 +86,9 @@ class Icm(Curiosity):
         super().__init__(config, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
-        """Train the three networks, then return ``icm_eta`` times the error of the forward model, ``[M, B]``."""
+        """Update the three networks of the members ``learning [M]`` bool (None: all) once. Then return rewards ``[M,
+        B]``: ``icm_eta`` times the forward model's error after the update. `Curiosity.rewards` has the shapes of the
+        arguments."""
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
             inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)

@@ -195,14 +195,14 @@ def _defaults_for_several_agents(
     return defaults
 
 
-def _family_config(first_agent: str, game: str, values: Mapping[str, Any]) -> Any:
-    """Return the default settings of agent ``first_agent`` for training on a proxy of ``game``. ``values`` (setting ->
-    value) override them; settings that the agent's family does not have are ignored. A value for an implementation of
-    the family (``PPO_lr``) takes precedence over a general one (``lr``)."""
-    family_spec = family(first_agent)
-    game_name = game.partition(",")[0]
-    config_values = {**family_spec.implementations[first_agent], **family_spec.game_defaults.get(game_name, {})}
-    for field in kinds(family_spec.config):
+def _family_config(agent: str, game: str, values: Mapping[str, Any]) -> Any:
+    """Return the default settings of implementation ``agent`` for training on a proxy of ``game``. ``values`` (setting
+    -> value) override them; settings that the agent's family does not have are ignored. A value for an implementation
+    of the family (``PPO_lr``) takes precedence over a general one (``lr``)."""
+    family_spec = family(agent)
+    game_name = game.partition(",")[0]  # without parameters of the environment
+    config_values = {**family_spec.implementations[agent], **family_spec.game_defaults.get(game_name, {})}
+    for field in kinds(family_spec.config):  # the name of each setting
         # First ``lr``, then ``PPO_lr``, which replaces its value.
         names = [field, *(f"{implementation}_{field}" for implementation in family_spec.implementations)]
         for name in names:

@@ -227,7 +227,8 @@ class EpisodeMemory:
         return fields
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists. ``members`` is empty before the first ones."""
+        """Return all episodes as plain tensors and lists, ``{"members": [...]}``, with an entry for each member. The
+        list is empty if there are no episodes yet."""
         members = []
         for columns, episodes in zip(self.columns, self.episodes, strict=True):
             if episodes:

@@ -54,17 +54,21 @@ def discounted_returns(
 def lambda_returns(
     reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, gae_lambda: float
 ) -> Tensor:
-    """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - lambda) V_{t+1} + lambda G_{t+1}]`` along the first axis
-    of ``reward [T, ...]``, 0 for steps that are not ``valid``. ``next_value [T, ...]`` is V_{t+1}: 0 after termination,
-    the value of the final observation after truncation. At the last valid step, G_{t+1} is V_{t+1}. (Sutton & Barto
-    2018, eq. 12.20)"""
+    """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - lambda) V_{t+1} + lambda G_{t+1}]``, ``[T, ...]``.
+    Source: Sutton & Barto 2018, eq. 12.20. At the last step of an episode, G_{t+1} is V_{t+1}.
+
+    :param reward: Rewards r_t, ``[T, ...]``. The first axis is time, and each other index is one episode.
+    :param next_value: V_{t+1}, ``[T, ...]``: 0 after termination, the value of the final observation after truncation.
+    :param valid: True for steps of the episode, False for the padding after it, ``[T, ...]`` bool. Padding returns 0.
+    :param discount: A number, or a tensor that broadcasts to ``[...]``.
+    :param gae_lambda: lambda, in [0, 1]. With 1, ``next_value`` is used only at the last step.
+    """
     returns: list[Tensor] = []  # from the last step to the first
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
     for t in reversed(range(len(reward))):
-        # With lambda = 1 the bootstrap part is 0.
         mixture = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
-        next_target = torch.where(next_valid, mixture, next_value[t])  # at the last valid step: `next_value`
+        next_target = torch.where(next_valid, mixture, next_value[t])  # no valid step follows the last one
         current_return = torch.where(valid[t], reward[t] + discount * next_target, next_return)
         returns.append(current_return)
         next_return, next_valid = current_return, valid[t]

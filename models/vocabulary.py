@@ -189,10 +189,14 @@ def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> 
 def _with_hidden_sizes(
     values: Mapping[str, Any], default_of: Callable[[str], Any]
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Replace a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` by ``hidden_sizes``: ``{"width": 64, "depth": 2}``
-    by ``{"hidden_sizes": (64, 64)}``. If there is only one of the two numbers, the other one is from the current value,
-    ``default_of("hidden_sizes")``. Return the values, and the replaced names -> ``"hidden_sizes"``. Raises SettingError
-    for two names of one number, or if a number is missing."""
+    """Convert a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` to the setting ``hidden_sizes``. For example,
+    ``{"width": 64, "depth": 2}`` becomes ``{"hidden_sizes": (64, 64)}``.
+
+    If ``values`` has only a width or only a depth, the missing number is from ``default_of("hidden_sizes")``, the value
+    that the setting has without ``values``. Return the new values, and a mapping from each converted name to
+    ``"hidden_sizes"``. Raises SettingError if ``values`` has two names for one number or also ``hidden_sizes``, or if
+    the missing number is unknown.
+    """
     widths = [name for name in WIDTHS if name in values]
     depths = [name for name in DEPTHS if name in values]
     names = [*widths, *depths]
@@ -201,7 +205,7 @@ def _with_hidden_sizes(
     for synonyms in (widths, depths):
         if len(synonyms) > 1:
             raise SettingError(f"{synonyms[0]} and {synonyms[1]} are one setting; give hidden_sizes", names[0])
-    sizes = default_of("hidden_sizes")
+    sizes = default_of("hidden_sizes")  # None if unknown
     if sizes is None and not (widths and depths):
         line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
         raise SettingError(line, names[0])

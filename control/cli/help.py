@@ -93,7 +93,7 @@ def _first_page(valid_flags: Flags) -> str:
         term = f"--{name}" if flag.kind.item is bool else f"--{name} {_metavar(flag)}"
         settings.append((term, first_clause + default))
     commands = [(f"--{name}", str(kind.__doc__).rstrip(".")) for name, kind in COMMANDS.items()]
-    parts = ["usage: python trainer.py [--name value ...]\n", EXAMPLES, *_names()]
+    parts = ["usage: python trainer.py [--name value ...]\n", EXAMPLES, *_implementations_and_games()]
     groups = {"settings to begin with": [*settings, *_OPTIONS], "other commands": commands, "more": _MORE}
     for heading, entries in groups.items():
         parts.append(f"{heading}:")
@@ -102,7 +102,8 @@ def _first_page(valid_flags: Flags) -> str:
     return "\n".join(parts).rstrip()
 
 
-def _names() -> list[str]:
+def _implementations_and_games() -> list[str]:
+    """Return the lines of the first help page about the values of ``--implementation`` and ``--gamename``."""
     from envs.names import GAMES
 
     parts = ["values of --implementation:"]
@@ -188,7 +189,7 @@ def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
         # Explains tags such as [C] in the entries. A paragraph of the family's text begins with "Sources: ".
         sources = re.search(r"^Sources: .+?(?=\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
         parts += ["", _wrap(sources[0]) if sources else "", ""]
-        return "\n".join([*parts, *_names()]).rstrip()
+        return "\n".join([*parts, *_implementations_and_games()]).rstrip()
     hidden = len(valid_flags) - len(listed)
     line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this choice; "
     line += f"--implementation {implementation} --help all lists them, and --help WORD finds them, with ranges."

@@ -264,10 +264,13 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
 
 
 def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Choose the winner of a search by new agents. The candidates are the means in the archive and, unless the search
-    ended because it solved the task, the last mean. Return the number of the winner's generation, the winner ``[D]``,
-    and a row of results for each candidate, with its fitness in the search (``in_search``) and its new score
-    (``again``). Only a candidate that was evaluated by all agents can win."""
+    """Evaluate the best means of a search again, with new agents, and choose the winner.
+
+    The candidates are the means in the archive and, unless the search ended because it solved the task, the last mean.
+    Only a candidate that was evaluated by all ``retest_agents`` agents can win. Return the number of the winner's
+    generation, the winner ``[D]``, and a row for each candidate: ``generation``, the fitness in the search
+    (``in_search``, None for the last mean), the new score (``again``) and the number of new agents (``agents``).
+    """
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, candidate [D]
     if not module.has_solved():
         # The last mean has no fitness yet. It has the number of the next generation.
@@ -277,6 +280,7 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
     count = module.config.retest_agents
     announce(module, f"second test of the {len(entries)} best networks, {count} new agents each")
     candidates = torch.stack([candidate for _, _, candidate in entries])  # [N, D]
+    # "stays" chooses by the fraction of agents that solve all late tests, "return" by the mean return.
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
     with progress("agents trained and tested", module.verbose) as watch:
         scores, agent_counts = test(module, candidates, watch)

@@ -9,7 +9,6 @@ from typing import Any
 from control.cli.colour import note
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
-from control.cli.together import check_effects
 from control.cli.words import FILM_WORDS
 from control.commands.evaluate import agents_for_proxy, proxy_or_checkpoint
 from control.commands.run import trained_loop
@@ -30,7 +29,9 @@ Source = Proxy | Checkpoint
 
 
 def film_side_by_side(settings: Settings) -> int:
-    """Write the film as mp4 and GIF, and print its agents and returns. Returns 0."""
+    """Film several agents side by side in the same episodes, one agent for each word of ``--film``. Write an mp4 and a
+    GIF, and print the returns of each agent. Returns 0. Raises SettingError if the words name several environments, or
+    if a flag or the file to write is not allowed."""
     run, film_out = settings.run, settings.subcommand.film_out
     configure_process(run)
     entries = _entries(settings.subcommand.film)
@@ -39,8 +40,9 @@ def film_side_by_side(settings: Settings) -> int:
     game, *other_games = dict.fromkeys(games)  # without repetitions
     if other_games:
         raise SettingError(f"film shows {', '.join([game, *other_games])}; allowed: one environment", "film")
-    if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for source in sources):
-        check_effects({"agent": " with --film of runs: only on a proxy an agent is trained"})
+    trains_agents = any(isinstance(source, Proxy) for source in sources)
+    if "agent" in settings.explicit_names and not trains_agents:
+        raise SettingError("--agent has no effect with --film of runs: only on a proxy an agent is trained", "agent")
     limit = run.time_limit
     if limit is None:
         first = sources[0]

@@ -312,17 +312,19 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
 
 
 def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    """Yield pairs ``(name, value)`` for the summary: the best score and, if it is the best of several greedy
-    evaluations, also the mean over the last tenth of the epochs, as in reports."""
+    """Yield lines ``(name, text)`` of the summary. "best" is the best score. If the score is the greedy return and the
+    best of several evaluations, "last tenth" is the mean over the last tenth of the epochs, as in reports. If the score
+    is another measurement, "best" also shows the best greedy return, if there is one."""
     loop = module.loop
-    greedy = [values for run in runs for _, values in [run.points(GREEDY)] if len(values)]  # [K] of each seed
+    score_is_greedy = loop.score_tag == GREEDY
+    greedy_returns = [run.points(GREEDY)[1] for run in runs if run.has(GREEDY)]  # for each seed, of K evaluations: [K]
     solved = solved_return(module.settings.run.gamename) if "return" in loop.score_name else None
-    text = f"{loop.score_name} {score_text(module.best, solved, runs if loop.score_tag == GREEDY else ())}"
-    if loop.score_tag == GREEDY and greedy and len(greedy[0]) > 1:
-        yield "best", f"{text}; chosen from {len(greedy[0])} evaluations"
+    text = f"{loop.score_name} {score_text(module.best, solved, runs if score_is_greedy else ())}"
+    if score_is_greedy and greedy_returns and len(greedy_returns[0]) > 1:
+        yield "best", f"{text}; chosen from {len(greedy_returns[0])} evaluations"
         yield "last tenth", score_text(float(np.nanmean([run.last(GREEDY) for run in runs])), solved)
-    elif loop.score_tag != GREEDY and greedy:
-        best_greedy = float(np.mean([values.max() for values in greedy]))
+    elif greedy_returns and not score_is_greedy:
+        best_greedy = float(np.mean([returns.max() for returns in greedy_returns]))
         yield "best", f"{text}; best greedy return {number_text(best_greedy)}"
     else:
         yield "best", text

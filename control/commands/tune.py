@@ -1,6 +1,5 @@
 """`--use_tune`: hyperparameter search with Ray Tune (docs/tuning.md). Trials are training runs."""
 
-import collections
 import contextlib
 import importlib
 import itertools
@@ -99,12 +98,15 @@ def _run_trials(search: Search) -> None:
     run, search_config = settings.run, settings.subcommand
     unit, _ = trial_length(settings)
     interrupted = [trial.number for trial in search.interrupted]
-    # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
+    # `_searcher` suggests the interrupted trials first, so these keep their numbers. New trials get the next numbers.
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
-    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))  # an unknown id gets the next number
+    number_of_id: dict[str, int] = {}  # Ray's id of a trial -> its number in this search
 
-    def name(trial: Any) -> str:
-        """Return the name of Ray's ``trial``. A function, because Ray deep-copies other objects for every trial."""
+    # A function, because Ray deep-copies other objects for every trial.
+    def trial_name(trial: Any) -> str:
+        """Return the name of Ray's ``trial``, such as ``trial_3``. A new trial gets the next number."""
+        if trial.trial_id not in number_of_id:
+            number_of_id[trial.trial_id] = next(numbers)
         return f"trial_{number_of_id[trial.trial_id]}"
 
     # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
@@ -120,13 +122,13 @@ def _run_trials(search: Search) -> None:
             # The trials of a resumed search count, except the interrupted ones, which run again.
             num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
             max_concurrent_trials=search_config.max_concurrent_trials,
-            # A trial of proxy searches is stopped between two of them, so its process can run another trial. A process
-            # whose training was interrupted cannot.
+            # A trial of proxy searches ends between two searches, so its process can run another trial. A training run
+            # may end in the middle, and then its process cannot run another one.
             reuse_actors=settings.proxy is not None,
             search_alg=_searcher(search),
             scheduler=_scheduler(search),
-            trial_name_creator=name,
-            trial_dirname_creator=name,
+            trial_name_creator=trial_name,
+            trial_dirname_creator=trial_name,
         ),
         run_config=ray_tune.RunConfig(
             name="ray",

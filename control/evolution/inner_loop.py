@@ -99,9 +99,9 @@ def fresh_seeds(seed: int, name: str, count: int, num_kinds: int = 1, kind: int 
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean of the agents' ``scores [N]`` by implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``.
-    ``kinds`` are the names, among which the ``seeds [N]`` select (`fresh_seeds`). NaN scores are ignored, and
-    implementations without a finite score are left out."""
+    """Return the mean score of each implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``. ``kinds`` are the names
+    of the implementations. Agent i has the implementation ``kinds[seeds[i] % len(kinds)]`` (`fresh_seeds`) and the
+    score ``scores[i]``. NaN scores are ignored. Implementations without a finite score are left out."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):

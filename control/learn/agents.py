@@ -158,14 +158,20 @@ def compare_rewards(task: Task) -> dict[str, Any]:
 def _train_for_race(
     task: Task, loop: InnerLoop, solved: float, test_every: int, weights: Tensor | None, watch: Watch | None
 ) -> dict[str, Any]:
-    """Train agents with the learned reward, whose weights are ``weights [N, D]``, or with the task's reward if these
-    are None. A test follows every ``test_every`` steps. Return the steps until half of the agents return ``solved``,
-    None if they never do, the mean return in the last quarter of the tests, and the learning curves."""
+    """Train fresh agents on the task, and test each agent after every ``test_every`` steps. Agent i has the learned
+    reward with the weights ``weights[i] [D]``, or the task's reward if ``weights`` is None. Returns:
+
+    - ``median``: the steps after which half of the agents reach the return ``solved``; None if they never do;
+    - ``late``: the mean return of all agents in the last quarter of the tests;
+    - ``discount``: the discount factor of the agents;
+    - ``curves``: the returns ``[N, T]`` in T tests, as nested lists;
+    - ``real_steps``: the training steps of all agents together.
+    """
     outcome = loop.run(weights, fresh_seeds(task.seed, "race", task.options.race_agents), watch=watch)
     curve = outcome.curve  # [N, T]
-    # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
-    lasting = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
-    solved_at = first_solved_test(lasting, solved)  # [N], index of a test
+    # A good return in a single test may be luck, so each return is limited by the return in the next test.
+    confirmed_curve = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
+    solved_at = first_solved_test(confirmed_curve, solved)  # [N], index of a test
     _, median_steps, *_ = quartiles(solved_at, curve, test_every)
     num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
     return {

@@ -25,14 +25,21 @@ REWARD = "reward.safetensors"
 
 def make_bandit(task: Task) -> dict[str, Any]:
     """Run the stage `bandit`: clone the teacher into a synthetic environment, whose reward is highest for the teacher's
-    action. If the clone's policy is much worse than the teacher, fit it again with more states that it visits, and then
-    also with a wider network. Keep the best clone."""
+    action. If the policy with the highest rewards is much worse than the teacher, fit a new clone with more states that
+    the clone visits, and then a clone that also has a wider network. Write the best clone to the file `BANDIT`.
+    Returns:
+
+    - ``score``: statistics of the best clone's returns on the task;
+    - ``fraction``: how far this score is on the way from random play (0) to the teacher (1);
+    - ``real_steps``: the number of environment steps of all fits;
+    - ``rounds``: a pair for each clone, the steps so far and the mean return.
+    """
     values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
     values |= {"agent": task.learners[0], "start_from": task.teacher, "test_limit": task.time_limit}
     if not task.spaces.one_hot:
         values["table_episodes"] = task.time_limit  # steps after which episodes restart
     if task.options.exam_steps is not None:
-        values["inner_steps"] = task.options.exam_steps
+        values["inner_steps"] = task.options.exam_steps  # the file says for how many steps agents train on the bandit
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
     if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
         attempts = [{"first_states": "cells"}]

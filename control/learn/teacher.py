@@ -148,10 +148,11 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
 
 
 def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, float]:
-    """Return the checkpoint of a teacher's ``training`` with the best mean return in new episodes, and this return."""
-    names = ["best.ckpt", "last.ckpt"]
+    """Evaluate best.ckpt and last.ckpt of a teacher's training in new episodes. Return the path of the better one, and
+    its mean return. ``training`` is the result of `_train_one_teacher`."""
+    names = ["best.ckpt", "last.ckpt"]  # of equal returns, `max` below chooses the first
     if training["trains_to_end"]:
-        names.reverse()  # if returns are equal, prefer the table with more training
+        names.reverse()  # evaluations cannot show that a Q-table still improves, so prefer the later one
     candidates = [task.folder / training["run"] / "checkpoints" / name for name in names]
     seed = task.settings.run.seed
     returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}

@@ -99,13 +99,15 @@ class EvolutionStrategy(Stateful, pl.Callback):
             check_like(module.mean.detach()[0], entry.mean, "archive")
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Begin a search at the module's first mean or, in a resumed run, continue from the restored mean."""
+        """Create the strategy at the module's first mean. In a resumed run the strategy is restored already. Then only
+        check that it fits the module. Raises StateError if it does not."""
         if self.strategy is None:
             module.set_mean(module.first_mean())
             self.start(module.search_vector(), generation=1)
         else:
             self.check_fits(module)
-        module.set_mean(module.proxies(self.mean))  # all D parameters, from the K that are searched
+        # The strategy's mean has the K parameters that are searched, the module's has all D.
+        module.set_mean(module.proxies(self.mean))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Set the module's population. Before the first generation of the second phase, the strategy starts again at

@@ -56,20 +56,21 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
         self.settings = settings
-        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))  # of the members
-        self.epochs, self.total_steps = settings.epochs, settings.total_steps  # None for no limit
-        self.row: dict[str, Tensor] = {}
-        self.epoch = 0  # number of the current row's epoch; restored in a resumed run, like Lightning's counter
-        self.epochs_before = 0  # number of epochs that earlier processes have done
+        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))  # one of each member
+        self.epochs = settings.epochs  # number of epochs of the run; None for no limit
+        self.total_steps = settings.total_steps  # environment steps of each member in the run; None for no limit
+        self.row: dict[str, Tensor] = {}  # measurements of the current epoch, {tag: [M]}
+        self.epoch = 0  # number of the current epoch, from 1; 0 before the first one. A resumed run restores it
+        self.epochs_before = 0  # `epoch` at the start of this process; above 0 only in a resumed run
         self.env_steps = torch.zeros(settings.run.num_seeds, dtype=torch.int64)
         self.gradient_steps = 0
         self.best = -math.inf
         self.restored: Checkpoint | None = None  # the checkpoint from which the run resumes
-        self.verbose = True  # whether a command prints each step, and not only warnings
+        self.verbose = True  # whether progress and results are printed, and not only warnings
         self.log_all = True  # whether Lightning logs every measurement, which takes half a millisecond each
         self.epoch_optimizer = EpochOptimizer()
-        self.board_folder: Path | None = None  # of TensorBoard's event files; None is the run folder
-        self.boards: list[Board] = []  # of the members, if the run has TensorBoard (`open_boards`)
+        self.board_folder: Path | None = None  # folder of TensorBoard's event files; None is the run folder
+        self.boards: list[Board] = []  # TensorBoard's log of each member; empty without TensorBoard (`open_boards`)
         self.watch: Watch | None = None  # called with the progress of an epoch, or of the work before the first one
         self.resumable = True  # whether the next checkpoint must contain all state for a resumed run
 

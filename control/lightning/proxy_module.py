@@ -175,8 +175,10 @@ class ProxyModule(RunModule):
         self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
 
     def _evaluate_mean(self, scores: Tensor, returns: Tensor) -> dict[str, Tensor]:
-        """Set the fitness and returns of the mean, from the objective ``scores [N]`` and the test ``returns [N]`` of
-        its agents. Return the metrics of the mean, as scalar tensors by tag."""
+        """Evaluate the search distribution's mean by the N agents that trained on it: ``scores [N]`` are their
+        objectives, ``returns [N]`` their test returns. Set ``mean_fitness``, ``mean_return`` and, for several
+        implementations, ``return_by_agent``. In the first generation, also keep the scores as ``first_scores``. Return
+        metrics, ``{tag: scalar tensor}``."""
         metrics = {MEAN_RETURN: returns.nanmean()}
         self.mean_fitness = float(scores.nanmean())
         if self.epoch == 1:
@@ -310,17 +312,12 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         settings = settings.replace(checkpoint_every=1)
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
-    stages = stages_of(settings.proxy, run.gamename)
+    stages = stages_of(settings.proxy, run.gamename)  # makes the environments in which agents train on proxies
     for name in parse_agents(run.agent):  # the agents that train on proxies, such as "PPO,DDQN"
         check_spaces(run, agent_class(name), stages.spaces, name)
     settings = checked_in_spaces(settings, stages.spaces, reasons=stages.ineffective())
-    search, num_kinds = settings.proxy, len(parse_agents(run.agent))
-    if search.common_random_numbers and search.agents_take_turns == "seeds":  # the agents of a proxy alternate
-        for name in ("agents_per_proxy", "second_agents"):
-            count = getattr(search, name)
-            if count is not None and count % num_kinds:
-                line = f"{name} is {count}, but agent is {run.agent!r}; allowed: a multiple of {num_kinds}"
-                raise SettingError(line, name)
+    search = settings.proxy
+    _check_agents_per_proxy(search, run.agent)
     _check_start(search, stages)
     inner_loop = InnerLoop(search, run.agent, settings.agent, run.gamename)
     compiled = decide_compiled(settings, inner_loop.runs_compiled)
@@ -332,6 +329,19 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
+
+
+def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
+    """Raise SettingError if the agents of a proxy cannot be divided equally among the implementations in ``agent``,
+    such as "PPO,DDQN". Searches in which each generation has one implementation need no division."""
+    if not search.common_random_numbers or search.agents_take_turns != "seeds":
+        return
+    num_kinds = len(parse_agents(agent))
+    for name in ("agents_per_proxy", "second_agents"):
+        count = getattr(search, name)
+        if count is not None and count % num_kinds:
+            line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_kinds}"
+            raise SettingError(line, name)
 
 
 def _check_start(search: SearchConfig, stages: Stages) -> None:

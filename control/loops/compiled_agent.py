@@ -132,14 +132,19 @@ class CompiledAgent(MachineCode):
         for_members(run, self.agent.members, self._work)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
+        """Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]`` (`StepAgent.act`).
+
+        Usually the actions are chosen already, because `_learn` chooses the next actions after its updates. They are
+        chosen here in the first step of a block of random numbers, and after the end of an episode in any environment.
+        """
         if self._step == self._block_steps:
             self._begin_block()
         if not self._has_actions:
             self._python_step.obs[:] = obs.numpy()
             self._run(_act, self._step)
         step = self._python_step
-        return torch.from_numpy((step.continuous_actions if step.continuous_actions.size else step.actions).copy())
+        actions = step.continuous_actions if step.continuous_actions.size else step.actions
+        return torch.from_numpy(actions.copy())
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor

@@ -262,29 +262,37 @@ def _file_stem(games: Collection[str], labels: Collection[str], style: FigureSty
     return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]  # not too long for a file system
 
 
-def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None = None) -> list[Path]:
-    """Draw the returns, the losses, and the comparison of scores, and return the files. Losses are in the figure of
-    returns or, if there are several environments, in a separate figure.
+def draw(figure: Figure, target: Path, style: FigureStyle, numbers_path: Path | None = None) -> list[Path]:
+    """Draw up to three figures: the returns, the losses, and the comparison of scores. Return their files.
 
-    There must be something to draw. The first figure that is not empty is the file ``target``; the names of the others
-    end in ``_losses`` and ``_scores``. A PNG stores the hash of the file ``numbers``.
+    In a single environment, the losses are panels in the figure of returns. Figures without data are left out, but one
+    must have data. The first figure is the file ``target``; the names of the others end in ``_losses`` and ``_scores``.
+    If the figures are drawn again from the JSON file ``numbers_path``, a PNG stores its hash.
     """
     kinds: tuple[Kind, ...] = ("return", "loss")
     returns, losses = ([_panels(game, arms, kind) for game, arms in figure.arms_by_game.items()] for kind in kinds)
     if len(figure.arms_by_game) == 1:
         returns, losses = returns + losses, []
     panels_by_figure = {name: panels for name, panels in (("returns", returns), ("losses", losses)) if any(panels)}
-    tag, tasks = figure.comparison
+    tag, tasks = figure.comparison  # scores by environment and algorithm; empty if there is nothing to compare
     first, *other_names = [*panels_by_figure, *(["scores"] if tasks else [])]
     targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in other_names}
     for name, panel_lists in panels_by_figure.items():
-        _draw_panels(targets[name], figure, panel_lists, style, numbers)
+        _draw_panels(targets[name], figure, panel_lists, style, numbers_path)
     if tasks:
         title = figure.heading([arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})])
         # Short names of other tags, such as "reward rate", need no addition.
         label = f"return, {TAGS[tag].short}" if curves.is_episode_return(tag) else TAGS[tag].short
         scores.draw(
-            targets["scores"], style, numbers, tasks, figure.colours, figure.levels, label, title, scores.note()
+            targets["scores"],
+            style,
+            numbers_path,
+            tasks,
+            colours=figure.colours,
+            game_levels=figure.levels,
+            axis_label=label,
+            title=title,
+            note=scores.note(),
         )
     return [file for path in targets.values() for file in figures.figure_files(path, style)]
 

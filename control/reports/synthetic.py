@@ -40,7 +40,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     of Ferreira et al. 2022. A set is an array ``[N, S + 1]``: each row has the S numbers of a state, and a reward.
 
     "synthetic" has next states (for a bandit, states) and rewards from the training of the agents
-    (`_training_samples`). If trainings may end early, only the agents that trained longest are included. "real" has
+    (`_training_samples`). Agents whose training ends early continue to step until all trainings have ended. "real" has
     next states and rewards from ten greedy episodes of each agent on the real environment. "synthetic on real" has the
     next states and rewards that the synthetic environment predicts for the states and actions of these episodes.
     """
@@ -66,9 +66,10 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
 
 
 def _inner_loop(proxy: Proxy, settings: Settings) -> InnerLoop:
-    """Return a loop that trains agents of the first implementation on ``proxy``, all in one program."""
-    # In torch, agents whose training ends early leave the loop, so that the agents that trained longest remain.
-    # Therefore machine code is used only if no training can end early.
+    """Return the loop that trains the agents of `behaviour` on ``proxy``. All have the first implementation in the
+    setting ``agent``, and networks of one shape."""
+    # In machine code, an agent whose training ends early stops, and the rest of its replay buffer is never written. In
+    # torch it steps on until all trainings have ended. So machine code is used only if no training can end early.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
     # Agents train for ``steps_in_use``, as agents that use the finished environment do.

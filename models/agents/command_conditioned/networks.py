@@ -40,8 +40,10 @@ class _LayersWithGates(Network):
         return x
 
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
-        """Return layers and activations of one member (`models.contract.GreedyNetwork`)."""
-        pairs = iter(self.pairs(member))  # of the layers and the gates, in order
+        """Return the layers and the activations of one member (`models.contract.GreedyNetwork`). A layer is ``(weight,
+        bias)`` or, with a gate, ``(weight, bias, gate weight, gate bias)``. The activation of a hidden layer is a name,
+        or the slope below 0 of a form of leaky ReLU."""
+        pairs = iter(self.pairs(member))  # weight and bias of each layer, followed by its gate's
         layers: Layers = []
         for has_gate in self.has_gate:
             layer = next(pairs)

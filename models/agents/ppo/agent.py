@@ -113,8 +113,11 @@ class Agent(InnerAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step in the rollout, with normalised observations and rewards and the action before clipping."""
+        """Store the step ``[M, E, ...]`` in the rollout, with observations and rewards normalised as the settings say.
+        The stored action is the sample of `act` before clipping, not ``action``. ``discount`` is 0 after termination,
+        ``done`` also True after truncation."""
         if self.return_moments is not None:
+            # As in Gymnasium's NormalizeReward, the constant discount is used: ends of episodes reset the sum below.
             self.discounted_sum = self.discounted_sum * self.config.discount + reward
             self.return_moments.add(self.discounted_sum)
             reward = (reward * self.return_moments.scale().unsqueeze(1)).clamp(-CLIP_LIMIT, CLIP_LIMIT)

@@ -83,9 +83,11 @@ class Agent(EpsilonGreedy):
         self._transition: tuple[Tensor, ...] = ()
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of epsilon-greedy actions at a step. SARSA also samples a next action, by numbers
-        whose names begin with "next_"."""
-        prefixes = ("",) if self.config.backup == "max" else ("", "next_")
+        """Return a description of the random numbers of a step for `NoiseBlocks`: samplers, names and shapes. An
+        epsilon-greedy action takes ``explore [E]``, ``action [E]`` and, with ``random_ties``, ``ties [E, A]``. SARSA
+        also samples the next action, with the numbers ``next_explore``, ``next_action`` and ``next_ties``."""
+        is_sarsa = self.config.backup != "max"
+        prefixes = ("", "next_") if is_sarsa else ("",)
         explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
         action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}
         tie_shapes = {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}

@@ -144,12 +144,13 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``state`` is the one after the
-    step."""
+    """Store the step of member ``m`` in environment ``e`` at index ``e`` of the arrays in ``work``, for `improve`
+    (`Agent.observe`). ``state [K]`` is the state after the step. `control.loops.compiled.remember` describes the other
+    arguments."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
-    # With ``truncation_ends``, no value follows a truncation either.
+    # ``discount`` is 0 after termination. With ``truncation_ends``, it is also 0 after truncation.
     work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount
     work.done[e] = done
 
