@@ -8,10 +8,13 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
 
 from control.cli.errors import show, user_messages
+from control.cli.parse import parse
 from control.cli.settings import from_dict
+from control.commands.search_space import Dimension, search_space
 from control.reports.figures import DEFAULT_STYLE, FORMATS, THEMES, FigureStyle, check_writable, figure_file
 from control.reports.runs import Run, find_groups
 from models.settings import Kind, SettingError, check_value
@@ -78,6 +81,31 @@ def run_search(logdir: Path, game: str, exp_name: str, seed: int, flags: Sequenc
     if status != 0 and not (status == 1 and (folder / "scores.json").exists()):
         raise subprocess.CalledProcessError(status, command)
     return folder
+
+
+def sample_settings(words: Sequence[str], count: int, seed: int) -> list[dict[str, Any]]:
+    """Sample ``count`` settings of an agent from a search space, like a random search of Ray Tune. ``words`` are the
+    flags that choose the agent, its game and perhaps the file of the space."""
+    dimensions, generator = search_space(parse(["--use_tune", *words])).dimensions.values(), np.random.default_rng(seed)
+    samples = [{dimension.name: _sample(dimension, generator) for dimension in dimensions} for _ in range(count)]
+    return [
+        sample | {"hidden_sizes": (sample.pop("width"),) * sample.pop("depth")} if "width" in sample else sample
+        for sample in samples
+    ]
+
+
+def _sample(dimension: Dimension, generator: np.random.Generator) -> Any:
+    """Sample a choice, or a number from a uniform or log-uniform distribution."""
+    if dimension.kind == "choice":
+        return dimension.values[generator.integers(len(dimension.values))]
+    low, high = dimension.values
+    is_integer = dimension.kind.endswith("randint")
+    is_linear = dimension.kind in ("uniform", "randint")
+    high, share = high + is_integer, generator.random()
+    number = low + (high - low) * share if is_linear else low * (high / low) ** share
+    if dimension.kind == "log1m":
+        return 1 - number
+    return int(number) if is_integer else number
 
 
 def run_script(action: Callable[[], None]) -> int:

@@ -10,11 +10,16 @@ Besides the rewards passed with ``--reward``, these have a row:
 - optimal (maps only), trained: the optimal value function, or one trained agent's, as additive potential
 - by hand: a potential written by people who know the game; NAME +SHIFT: a potential plus a constant
 - weight: the task's reward times one number, a row for each of five
+
+``--tune N`` adds a row for the task's reward and for each learned one, with the agents' settings that are best of N:
+those of the command and N - 1 from the search space of ``--use_tune``, by the share of solved tests of 16 other agents
+each.
 """
 
 import argparse
 import dataclasses
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +45,15 @@ from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.names import resolve
 from envs.reward import HAND, RewardedEnvironment
-from experiments.comparison import REWARD_ROWS, check_given, check_number, numbers_in, run_script, script_flags
+from experiments.comparison import (
+    REWARD_ROWS,
+    check_given,
+    check_number,
+    numbers_in,
+    run_script,
+    sample_settings,
+    script_flags,
+)
 from models.mixture import Mixture
 from models.off_policy import TwinCriticAgent
 from models.proxies import files
@@ -53,6 +66,7 @@ ADDITIVE_POTENTIAL = MODES[2]
 # Game -> kind of the agents, their training steps, steps between tests, episodes of a test.
 GAMES: dict[str, tuple[str, int, int, int]] = {
     "cliff": ("QLearning", 5000, 2, 1),
+    "cliffwalking": ("QLearning", 5000, 25, 1),
     "cartpole-200": ("DDQN", 3000, 25, 8),
     "mountaincar-continuous,action_repeat=2": ("TD3", 10_000, 250, 4),
     "pendulum": ("TD3", 8000, 250, 4),
@@ -168,6 +182,20 @@ def compared(
     return loop.run(flat, seeds)
 
 
+def tuned(settings: Settings, options: argparse.Namespace, **reward_kwargs: Any) -> dict[str, Any]:
+    """Return the best settings of agents with one reward, out of ``options.tune``: the highest share of solved tests of
+    16 agents, then the highest mean return of all tests. The settings of the command, ``{}``, are among them."""
+    words = ["--implementation", settings.run.agent, "--gamename", settings.run.gamename]
+    samples = [{}, *sample_settings(words, options.tune - 1, options.seed)]
+    seeds = fresh_seeds(options.seed, "tune", 16)
+    scores = []
+    for sample in samples:
+        curve = compared(settings, seeds, changes=sample, **reward_kwargs).curve
+        solved = float((curve >= settings.proxy.solved_reward).double().mean())
+        scores.append((solved, float(curve.nan_to_num(-math.inf).mean())))
+    return samples[max(range(len(samples)), key=scores.__getitem__)]
+
+
 TESTING = ("inner_steps", "test_every", "test_episodes", "test_limit", "solved_reward", "inner_rule", "train_episodes")
 
 
@@ -274,6 +302,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--trained_steps", type=int, default=0, help="train an agent so long for a value function")
     flags.add_argument("--shifts", nargs="*", type=float, default=[], help="constants added to potentials")
     flags.add_argument("--hand_scales", nargs="*", type=float, default=[1.0], help="factors on potentials by hand")
+    flags.add_argument(
+        "--tune", type=int, default=0, help="settings to choose from, for two or more rows of tuned agents"
+    )
     flags.add_argument("--json", type=Path, help="add the numbers to this file")
     options = flags.parse_args(argv)
     return run_script(lambda: compare(options))
@@ -281,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare(options: argparse.Namespace) -> None:
     """Train agents on all rewards and print their rows. Raises SettingError before training if an option is wrong."""
-    check_given(options, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0)
+    check_given(options, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0, tune=0)
     check_number("shifts", options.shifts)
     check_number("hand_scales", options.hand_scales)
     kind, steps, test_every, episodes = GAMES[options.gamename]
@@ -337,13 +368,20 @@ def compare(options: argparse.Namespace) -> None:
     ]
     widths = (22, 28, 28, 8, 11, 7, 7, 6, *(9 for _ in SHOWN))
     print(*Table([head]).lines(widths))
+    late = steps // 2 if options.late is None else options.late
     rows: dict[str, Any] = {}
     for name, reward_kwargs in [*learned, *other_rewards]:
         started = time.process_time()
         outcome = compared(settings, seeds, **reward_kwargs)
-        rows[name] = row_of(outcome, settings.proxy, steps // 2 if options.late is None else options.late)
+        rows[name] = row_of(outcome, settings.proxy, late)
         rows[name]["cpu_seconds"] = round(time.process_time() - started, 1)
         print(*Table([cells(name, rows[name])]).lines(widths), flush=True)
+    if options.tune:
+        for name, reward_kwargs in [("native", {}), *learned]:
+            changes = tuned(settings, options, **reward_kwargs)
+            outcome = compared(settings, seeds, changes=changes, **reward_kwargs)
+            row = rows[f"{name}, tuned"] = row_of(outcome, settings.proxy, late) | {"settings": changes}
+            print(*Table([cells(f"{name}, tuned", row)]).lines(widths), changes, flush=True)
     if options.json:
         entries = numbers_in("json", options.json, REWARD_ROWS, new=True)
         key = f"{options.gamename}, {options.agent or kind}{''.join(f', {assignment}' for assignment in options.set)}"

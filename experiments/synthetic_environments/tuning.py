@@ -27,7 +27,6 @@ from torch import Tensor
 from control.cli.parse import parse
 from control.cli.settings import Settings
 from control.commands.evaluate import agent_settings
-from control.commands.search_space import Dimension, search_space
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import StepLoop
@@ -35,7 +34,7 @@ from control.reports.figures import write_numbers
 from control.reports.obedience import rank_correlation
 from control.reports.statistics import interval
 from control.reports.tables import with_interval
-from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.comparison import Layout, check_given, run_script, sample_settings, script_flags
 from experiments.synthetic_environments.exam import opened
 from models.contract import Policy
 from models.registry import default_config
@@ -45,27 +44,6 @@ from models.streams import Streams
 SYNTHETIC_EPISODES = 64
 LAYOUT = Layout(("settings", "agents", "real_steps", "results"))
 SPACE = Path(__file__).with_name("search_choosing.yaml")
-
-
-def draw_settings(count: int, seed: int) -> list[dict[str, Any]]:
-    """Sample ``count`` settings of DDQN from `SPACE`, like a random search of Ray Tune."""
-    parsed = parse(["--use_tune", "--implementation", "DDQN", "--gamename", "cartpole", "--search_space", str(SPACE)])
-    dimensions, generator = search_space(parsed).dimensions.values(), np.random.default_rng(seed)
-    samples = []
-    for _ in range(count):
-        sample = {dimension.name: _draw(dimension, generator) for dimension in dimensions}
-        samples.append(sample | {"hidden_sizes": (sample.pop("width"),) * sample.pop("depth")})
-    return samples
-
-
-def _draw(dimension: Dimension, generator: np.random.Generator) -> Any:
-    """Sample a choice, or a number from a log-uniform distribution."""
-    if dimension.kind == "choice":
-        return dimension.values[generator.integers(len(dimension.values))]
-    low, high = dimension.values
-    is_integer = dimension.kind == "lograndint"
-    number = low * ((high + is_integer) / low) ** generator.random()
-    return int(number) if is_integer else number
 
 
 class OnBoth(InnerLoop):
@@ -131,7 +109,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     proxies = {path: opened(path, ["DDQN"]) for path in options.proxies}
     searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in options.searched}
     results, truths, on_real = {}, {}, {}
-    changes = draw_settings(options.settings, options.seed)
+    words = ["--implementation", "DDQN", "--gamename", "cartpole", "--search_space", str(SPACE)]
+    changes = sample_settings(words, options.settings, options.seed)
     for path, proxy in proxies.items():
         config = dataclasses.replace(proxy.config, test_episodes=options.episodes, test_limit=None)
         if proxy.game not in truths:
