@@ -81,7 +81,7 @@ class Training:
         )
         loop = InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
         seeds = seeds or list(range(members))
-        self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
+        self.loop = loop.begin(loop.factory.parameters.initial(Streams(seeds)), seeds)
         self.members = members
         self.loop.machine_code = compiled.CompiledLoop(threads) if fast else None
         self.cost(size.warmup_steps)
@@ -186,7 +186,7 @@ def two_threads(size: Size) -> dict[str, Result]:
 
 def _full_training(loop: InnerLoop, threads: int, size: Size) -> None:
     loop.threads, seeds = threads, list(range(size.members))
-    loop.run(loop.stages.parameters.initial(Streams(seeds)), seeds, inner_steps=size.warmup_steps + size.steps)
+    loop.run(loop.factory.parameters.initial(Streams(seeds)), seeds, inner_steps=size.warmup_steps + size.steps)
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ def trained_with_reward(compiled: bool, steps: int) -> Callable[[], float]:
         **SMALL,
     )
     inner_loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
-    reward = inner_loop.stages.parameters.initial(Streams([0]))
+    reward = inner_loop.factory.parameters.initial(Streams([0]))
 
     def measure() -> float:
         return cpu_seconds(lambda: inner_loop.train_to_end(inner_loop.begin(reward, [0]))) / steps * 1e6

@@ -74,11 +74,11 @@ class Ours:
 
     def __init__(self, loop: InnerLoop, members: int, real: bool = False):
         seeds = range(members)
-        networks: Any = loop.stages.parameters
+        networks: Any = loop.factory.parameters
         proxies = networks.initial(Streams(seeds))
         self.program = networks.with_weights(proxies)
-        self.agent: Any = loop.agent_class(loop.agent_config, loop.stages.spaces, seeds)
-        stage = make_environment("cartpole-200", members, 1) if real else loop.stages.stage(proxies, self.agent)
+        self.agent: Any = loop.agent_class(loop.agent_config, loop.factory.spaces, seeds)
+        stage = make_environment("cartpole-200", members, 1) if real else loop.factory.environment(proxies, self.agent)
         self.interaction = StepLoop(self.agent, stage, Streams.from_name(seeds, "episodes"))
 
     def begin(self, rows: int) -> "Ours":
@@ -178,7 +178,7 @@ class Generation:
 
     def __init__(self, size: Size):
         self.loop, self.size = inner("paper"), size
-        networks: Any = self.loop.stages.parameters
+        networks: Any = self.loop.factory.parameters
         mean = networks.initial(Streams([0]))
         noise = Streams([1]).normal(PERTURBATIONS, mean.shape[1])[0] * self.loop.config.noise_std
         self.proxies = torch.cat([mean.expand_as(noise), mean + noise, mean - noise])

@@ -45,7 +45,7 @@ class Search:
         settings = parse.parse(["--implementation", "RN", *argv.split()])
         self.config, self.agent = settings.proxy, settings.agent
         self.loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
-        mean = self.loop.stages.parameters.initial(Streams([0]))
+        mean = self.loop.factory.parameters.initial(Streams([0]))
         noise = Streams([1]).normal(-(-rows // 3), mean.shape[1])[0] * settings.proxy.noise_std
         self.proxies = torch.cat([mean.expand_as(noise), mean + noise, mean - noise])[:rows]
 
@@ -54,7 +54,7 @@ class Search:
 
     def network(self, row: int) -> nn.Sequential:
         """Return reward network ``row`` as a plain module."""
-        parameters = self.loop.stages.parameters
+        parameters = self.loop.factory.parameters
         assert isinstance(parameters, Networks)
         weights = parameters.named_tensors(self.proxies[row])
         outs, ins = weights["reward.0.weight"].shape

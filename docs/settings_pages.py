@@ -16,7 +16,7 @@ from control.cli.words import Flag, as_word, command_flags, flags_of
 from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
 from models.registry import implementations
-from models.settings import allowed, kinds
+from models.settings import allowed, field_types
 from models.vocabulary import aliases_of
 
 WIDTH = 120
@@ -157,7 +157,7 @@ def _family_settings(family: Family) -> Iterator[str]:
     introduction = f"More about these methods is on the page [{title}](../{page}.md)."
     yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     # Settings of all searches are on the page of searches.
-    shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
+    shared = {*field_types(SearchConfig), *field_types(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(**family.implementations[first]), [folder], shared)
     if overrides:
         yield "### other defaults\n"
@@ -219,10 +219,10 @@ def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]
     """Yield a list item for every setting, then an empty line. ``families`` determine the aliases. Allowed values are
     left out if any number or text is allowed, but a switch always shows them."""
     for flag in flags:
-        allowed_values = allowed(flag.kind, flag.meta)
-        if flag.meta.get("choices") and not flag.kind.is_list:
+        allowed_values = allowed(flag.type, flag.meta)
+        if flag.meta.get("choices") and not flag.type.is_list:
             allowed_values = f"one of {allowed_values}"
-        is_any_value = allowed_values.removesuffix("; or null") in OBVIOUS_VALUES and flag.kind.item is not bool
+        is_any_value = allowed_values.removesuffix("; or null") in OBVIOUS_VALUES and flag.type.item is not bool
         allowed_sentence = "" if is_any_value else f" {allowed_values[0].upper()}{allowed_values[1:]}."
         aliases = ", ".join(f"`{name}`" for name in aliases_of(flag.name, families))
         alias_sentence = f" Also {aliases}." if aliases else ""

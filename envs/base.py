@@ -49,8 +49,8 @@ class Environment(Protocol):
     def state(self) -> Tensor | None:
         """Complete state ``[M, E, K]`` of a tensor program; None for other environments."""
 
-    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes from ``seeds [M, E]`` int64 >= 0, in the environments selected by ``where [M, E]`` bool (all
+    def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Start episodes from ``seeds [M, E]`` int64 >= 0, in the environments selected by ``mask [M, E]`` bool (all
         by default). Return the observations ``[M, E, *O]`` of all environments, including those that are not reset."""
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
@@ -59,7 +59,7 @@ class Environment(Protocol):
     def prepare_resets(self, seeds: Tensor) -> Tensor:
         """Prepare B resets from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E, ...]``."""
 
-    def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
+    def reset_prepared(self, prepared: Tensor, mask: Tensor | None = None) -> Tensor:
         """Reset environments like `reset`, from a row ``[M, E, ...]`` of `prepare_resets` instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
@@ -81,13 +81,13 @@ class ReplayedEnvironment(Environment):
     _start_steps: Tensor  # [M, E], index in `_actions` of the first step of each current episode
     _actions: list[tuple[Tensor, Tensor | None]]  # the actions of each step, and the active environments (None: all)
 
-    def _record_reset(self, seeds: Tensor, where: Tensor | None) -> None:
-        """Record a reset of the environments in ``where``. Forget the steps that precede all current episodes."""
-        if where is None or self._seeds is None:  # a reset of all environments, or the first reset
+    def _record_reset(self, seeds: Tensor, mask: Tensor | None) -> None:
+        """Record a reset of the environments in ``mask``. Forget the steps that precede all current episodes."""
+        if mask is None or self._seeds is None:  # a reset of all environments, or the first reset
             self._seeds, self._start_steps, self._actions = seeds, torch.zeros_like(seeds), []
             return
-        self._seeds = torch.where(where, seeds, self._seeds)
-        start_steps = torch.where(where, len(self._actions), self._start_steps)
+        self._seeds = torch.where(mask, seeds, self._seeds)
+        start_steps = torch.where(mask, len(self._actions), self._start_steps)
         first_step = int(start_steps.min())  # of all current episodes
         self._start_steps = start_steps - first_step
         self._actions = self._actions[first_step:]
@@ -101,8 +101,8 @@ class ReplayedEnvironment(Environment):
     def prepare_resets(self, seeds: Tensor) -> Tensor:
         return seeds
 
-    def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        return self.reset(prepared, where)
+    def reset_prepared(self, prepared: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.reset(prepared, mask)
 
     def snapshot(self) -> dict[str, Any]:
         """See `Environment.snapshot`. The entries are ``seeds`` and ``began [M, E]`` (`_start_steps`), ``actions [T, M,

@@ -92,10 +92,10 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         low, high = self.bounds
         return low + (high - low) * streams.uniform(count, len(low))
 
-    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
+    def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
         """See `envs.base.Environment.reset`. The first reset of an environment creates its instance."""
-        self._record_reset(seeds, where)
-        rows = self._rows(where)
+        self._record_reset(seeds, mask)
+        rows = self._rows(mask)
         row_seeds = seeds.reshape(-1).tolist()
         for row in rows:
             self._ages[row] = 0

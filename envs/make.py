@@ -80,12 +80,12 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
     return dynamics
 
 
-class Stages:
-    """Base class of the parts of a kind of proxy that need the real environment. ``flat [M, D]`` are all D parameters
-    of each of M proxies. A stage is an environment in which agents train on proxies (`stage`).
+class ProxyFactory:
+    """Makes proxies of one kind for a real environment, and the environments in which agents train on them
+    (`environment`). ``flat [M, D]`` are all D parameters of each of M proxies.
 
     ``envs/<kind>.py`` has a subclass of this name. Its constructor also sets ``parameters``. It implements `initial`
-    and `stage`. The other methods of this class are right for kinds that cannot be made from a policy, and whose
+    and `environment`. The other methods of this class are right for kinds that cannot be made from a policy, and whose
     parameters are all changed by a search.
     """
 
@@ -104,7 +104,7 @@ class Stages:
         """Return initial parameters ``[M, D]``, a row for each of M random streams, as the settings say."""
         raise NotImplementedError
 
-    def stage(self, flat: Tensor, agent: Trainee) -> Environment:
+    def environment(self, flat: Tensor, agent: Trainee) -> Environment:
         """Return an environment of ``agent.members`` members with ``agent.envs`` environments each. Member m trains on
         the proxy with the parameters ``flat[m]`` of ``flat [M, D]``. A learned reward uses ``agent.discounts()``."""
         raise NotImplementedError
@@ -153,9 +153,9 @@ class Stages:
         raise NotImplementedError("a proxy of this kind has no forward")
 
 
-def stages_of(config: SearchConfig, game: str) -> Stages:
-    """Return the `Stages` of ``envs/<kind>.py`` for the real environment ``game``. The kind is the folder of the module
-    that defines ``config``, ``models/proxies/<kind>/config.py``."""
+def proxy_factory(config: SearchConfig, game: str) -> ProxyFactory:
+    """Return the `ProxyFactory` of ``envs/<kind>.py`` for the real environment ``game``. The kind is the folder of the
+    module that defines ``config``, ``models/proxies/<kind>/config.py``."""
     kind = type(config).__module__.split(".")[-2]  # "synthetic" of models.proxies.synthetic.config
-    stages: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
-    return stages
+    factory: ProxyFactory = importlib.import_module(f"envs.{kind}").ProxyFactory(config, game)
+    return factory

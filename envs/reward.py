@@ -15,7 +15,7 @@ from torch import Tensor
 
 from envs.base import Environment, Step
 from envs.gridmaps import CellTable
-from envs.make import Stages as BaseStages
+from envs.make import ProxyFactory as BaseFactory
 from envs.make import make_dynamics, make_environment
 from models.proxies.contract import Trainee
 from models.proxies.reward.config import Config
@@ -60,14 +60,14 @@ class RewardedEnvironment:
             self._potential = self.phi(obs)
         return obs
 
-    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        return self._remember_obs(self.real.reset(seeds, where))
+    def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._remember_obs(self.real.reset(seeds, mask))
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
         return self.real.prepare_resets(seeds)
 
-    def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        return self._remember_obs(self.real.reset_prepared(prepared, where))
+    def reset_prepared(self, prepared: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._remember_obs(self.real.reset_prepared(prepared, mask))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Return the step of the real environment with the learned reward."""
@@ -129,7 +129,7 @@ def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
     return torch.where(terminated, values, 0.0)
 
 
-class Stages(BaseStages):
+class ProxyFactory(BaseFactory):
     """Makes environments in which agents train with a learned reward."""
 
     parameters: Networks
@@ -210,7 +210,7 @@ class Stages(BaseStages):
         learned_reward: Tensor = shaped(self.parameters.mode, reward[None], potential, next_potential, discount)
         return learned_reward[0]
 
-    def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
+    def environment(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         """Return an environment in which member m of ``agent`` trains with the reward of the network with the weights
         ``flat[m]`` of ``flat [M, D]``. Training episodes have the time limit of tests, ``test_limit``."""
         real = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)

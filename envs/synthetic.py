@@ -16,7 +16,7 @@ from torch import Tensor
 
 from envs import seeded
 from envs.base import Environment
-from envs.make import Stages as BaseStages
+from envs.make import ProxyFactory as BaseFactory
 from envs.make import make_environment
 from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
@@ -83,7 +83,7 @@ class SyntheticDynamics(Dynamics):
         return policy if self.scale is None else ScaledPolicy(policy, self.scale)
 
 
-class Stages(BaseStages):
+class ProxyFactory(BaseFactory):
     """Makes synthetic environments in which agents train."""
 
     parameters: Networks
@@ -296,7 +296,7 @@ class Stages(BaseStages):
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
-    def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
+    def environment(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
         if self.parameters.scales_obs:  # ``scale`` adapts the policies that train here to real observations

@@ -104,18 +104,18 @@ class TensorEnvironment:
         # Environments that were never reset are stepped along with the others, so they need a valid state.
         self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 
-    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        return self.set_state(self.prepare_resets(seeds), where)
+    def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.set_state(self.prepare_resets(seeds), mask)
 
-    def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes as `reset` does, but from ``state [M, E, K]``, which is not copied without ``where``."""
+    def set_state(self, state: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Start episodes as `reset` does, but from ``state [M, E, K]``, which is not copied without ``mask``."""
         self._started = True
         state = state.to(self.device)
-        if where is None:
+        if mask is None:
             self.state, self.age = state, torch.zeros_like(self.age)
         else:
-            where = where.to(self.device)
-            self.state, self.age = torch.where(where[..., None], state, self.state), self.age.masked_fill(where, 0)
+            mask = mask.to(self.device)
+            self.state, self.age = torch.where(mask[..., None], state, self.state), self.age.masked_fill(mask, 0)
         return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:

@@ -53,9 +53,9 @@ class ParallelEnvironment(ReplayedEnvironment):
             worker_pipe.close()  # the copy of this process, so that the pipe ends with the worker
             self._workers.append((process, parent_pipe))
 
-    def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        self._record_reset(seeds, where)
-        return self._command_workers("reset", seeds, where)["obs"]
+    def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
+        self._record_reset(seeds, mask)
+        return self._command_workers("reset", seeds, mask)["obs"]
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         self._record_step(actions, active)
@@ -75,19 +75,19 @@ class ParallelEnvironment(ReplayedEnvironment):
             process.close()
         self._workers = []
 
-    def _command_workers(self, order: str, values: Tensor, where: Tensor | None) -> dict[str, Tensor]:
+    def _command_workers(self, order: str, values: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
         """Send ``order``, "reset" or "step", with seeds or actions ``values [M, E, ...]`` to the workers, for the
-        environments in ``where [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``."""
+        environments in ``mask [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``."""
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
-        if where is None:
-            where = torch.ones(self.members, self.envs, dtype=torch.bool)
+        if mask is None:
+            mask = torch.ones(self.members, self.envs, dtype=torch.bool)
         num_workers = len(self._workers)
         values_by_worker = np.array_split(values.flatten(0, 1).numpy(), num_workers)
-        masks = np.array_split(where.flatten().numpy(), num_workers)
-        for (_, pipe), worker_values, mask in zip(self._workers, values_by_worker, masks, strict=True):
+        masks = np.array_split(mask.flatten().numpy(), num_workers)
+        for (_, pipe), worker_values, worker_mask in zip(self._workers, values_by_worker, masks, strict=True):
             with contextlib.suppress(OSError):  # `_receive` raises the error about a broken pipe
-                pipe.send((order, worker_values, mask))
+                pipe.send((order, worker_values, worker_mask))
         answers = [self._receive(i) for i in range(num_workers)]
         for answer in answers:
             if isinstance(answer, str):  # an error message

@@ -17,7 +17,7 @@ from control.cli.settings import from_dict
 from control.commands.search_space import Dimension, search_space
 from control.reports.figures import DEFAULT_STYLE, FORMATS, THEMES, FigureStyle, check_writable, figure_file
 from control.reports.runs import Run, find_groups
-from models.settings import Kind, SettingError, check_value
+from models.settings import FieldType, SettingError, check_value
 
 TRAINER = Path(__file__).resolve().parents[1] / "trainer.py"
 
@@ -132,7 +132,10 @@ def check_number(name: str, value: float | list[float], **meta: Any) -> None:
     """Raise SettingError if a number, or one of a list, is not finite or not within the bounds of ``meta``."""
     frozen_value = tuple(value) if isinstance(value, list) else value
     check_value(
-        name, frozen_value, Kind(float, isinstance(value, list), False), {"allow_empty": True, "max_items": 1000} | meta
+        name,
+        frozen_value,
+        FieldType(float, isinstance(value, list), False),
+        {"allow_empty": True, "max_items": 1000} | meta,
     )
 
 

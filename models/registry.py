@@ -15,7 +15,7 @@ from typing import Any
 
 from models.family import Family
 from models.mixture import Classes, family_configs, make_mixture, names_in
-from models.settings import SettingError, choice_error, kinds, match_spelling
+from models.settings import SettingError, choice_error, field_types, match_spelling
 
 
 @functools.cache
@@ -170,7 +170,7 @@ def search_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str
         values |= _defaults_for_several_agents(agents, values, {**values, **choices}, family_spec.config)
     first_agents = [first_agent for first_agent, _ in config_classes(agents)]  # of each family
     configs = tuple((first_agent, _family_config(first_agent, game, values)) for first_agent in first_agents)
-    proxy_values = {field: value for field, value in values.items() if field in kinds(family_spec.config)}
+    proxy_values = {field: value for field, value in values.items() if field in field_types(family_spec.config)}
     return make_mixture(configs), family_spec.config(**proxy_values)
 
 
@@ -202,7 +202,7 @@ def _family_config(agent: str, game: str, values: Mapping[str, Any]) -> Any:
     family_spec = family(agent)
     game_name = game.partition(",")[0]  # without parameters of the environment
     config_values = {**family_spec.implementations[agent], **family_spec.game_defaults.get(game_name, {})}
-    for field in kinds(family_spec.config):  # the name of each setting
+    for field in field_types(family_spec.config):  # the name of each setting
         # First ``lr``, then ``PPO_lr``, which replaces its value.
         names = [field, *(f"{implementation}_{field}" for implementation in family_spec.implementations)]
         for name in names:

@@ -163,43 +163,45 @@ def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] 
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """The type of a field: ``tuple[int, ...] | None`` is ``Kind(int, is_list=True, optional=True)``."""
+class FieldType:
+    """The type of a field: ``tuple[int, ...] | None`` is ``FieldType(int, is_list=True, optional=True)``."""
 
     item: type
     is_list: bool
     optional: bool
 
 
-INTEGER = Kind(int, is_list=False, optional=False)
-OPTIONAL_INTEGER = Kind(int, is_list=False, optional=True)
+INTEGER = FieldType(int, is_list=False, optional=False)
+OPTIONAL_INTEGER = FieldType(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_KINDS: dict[type, dict[str, Kind]] = {}  # config class -> result of `kinds`
+_FIELD_TYPES: dict[type, dict[str, FieldType]] = {}  # config class -> result of `field_types`
 _BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # in words
 _COMPARISONS = {"above": operator.gt, "minimum": operator.ge, "below": operator.lt, "maximum": operator.le}
 
 
-def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Return field name -> Kind for the fields of a dataclass, in order. ``NoneType`` has no fields. Results are
+def field_types(config_class: type) -> Mapping[str, FieldType]:
+    """Return field name -> FieldType for the fields of a dataclass, in order. ``NoneType`` has no fields. Results are
     cached, because `typing.get_type_hints` is slow."""
     if config_class is types.NoneType:
         return {}
-    if config_class not in _KINDS:
+    if config_class not in _FIELD_TYPES:
         hints = typing.get_type_hints(config_class)
-        _KINDS[config_class] = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
-    return _KINDS[config_class]
+        _FIELD_TYPES[config_class] = {
+            field.name: _field_type(hints[field.name]) for field in dataclasses.fields(config_class)
+        }
+    return _FIELD_TYPES[config_class]
 
 
-def _kind(hint: Any) -> Kind:
-    """Return the Kind of a type hint: ``X``, ``tuple[X, ...]``, or one of them with ``| None``."""
+def _field_type(hint: Any) -> FieldType:
+    """Return the FieldType of a type hint: ``X``, ``tuple[X, ...]``, or one of them with ``| None``."""
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if optional:
         (hint,) = [member for member in typing.get_args(hint) if member is not types.NoneType]
     if typing.get_origin(hint) is tuple:
         item, _ = typing.get_args(hint)  # the second argument is the ellipsis
-        return Kind(item, is_list=True, optional=optional)
-    return Kind(hint, is_list=False, optional=optional)
+        return FieldType(item, is_list=True, optional=optional)
+    return FieldType(hint, is_list=False, optional=optional)
 
 
 def check(config: Any) -> None:
@@ -209,61 +211,61 @@ def check(config: Any) -> None:
     errors = []
     for field in dataclasses.fields(config):
         try:
-            check_value(field.name, getattr(config, field.name), kinds(type(config))[field.name], field.metadata)
+            check_value(field.name, getattr(config, field.name), field_types(type(config))[field.name], field.metadata)
         except SettingError as error:
             errors.append(error)
     raise_all(errors)
 
 
-def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:
+def check_value(name: str, value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> None:
     """Raise SettingError about the setting ``name`` if ``value`` does not fit the type ``kind`` or the range in
     ``meta``, the metadata of `setting`."""
-    if value is None and kind.optional:
+    if value is None and field_type.optional:
         return
-    items = value if kind.is_list else (value,)
+    items = value if field_type.is_list else (value,)
     min_items = 0 if meta.get("allow_empty") else 1
     max_items = meta.get("max_items", MAX_ITEMS)
     has_allowed_length = isinstance(items, tuple) and min_items <= len(items) <= max_items
-    if not (has_allowed_length and all(_fits(item, kind, meta) for item in items)):
-        raise value_error(name, value, kind, meta)
+    if not (has_allowed_length and all(_fits(item, field_type, meta) for item in items)):
+        raise value_error(name, value, field_type, meta)
 
 
-def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
+def bounds(field_type: FieldType, meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the bounds on each item of a field, ``{"minimum": 0, ...}``, including the default bounds in `RANGES`.
     Fields with choices and bools have no bounds."""
     if meta.get("choices"):
         return {}
     field_bounds = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
-    defaults = dict(RANGES.get(kind.item, {}))
+    defaults = dict(RANGES.get(field_type.item, {}))
     for strict_name, name in (("above", "minimum"), ("below", "maximum")):
         if strict_name in field_bounds:  # it replaces the default bound on its side
             defaults.pop(name, None)
     return defaults | field_bounds
 
 
-def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
+def value_error(name: str, value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> SettingError:
     """Return the SettingError about a ``value``, a text or a Python object, that setting ``name`` does not allow. It
     states the value and the allowed values. These include the default bounds in `RANGES` only if the value exceeds
     them."""
     hint = ""
-    if kind.item is int and isinstance(value, str | float):
-        hint = _integer_hint(value, kind, meta)
+    if field_type.item is int and isinstance(value, str | float):
+        hint = _integer_hint(value, field_type, meta)
     elif isinstance(value, str):
         hint = nearest(value, [choice for choice in meta.get("choices", ()) if isinstance(choice, str)])
     items = value if isinstance(value, tuple) else (value,)
-    comparable_types = (str,) if kind.item is str else (int, float)
+    comparable_types = (str,) if field_type.item is str else (int, float)
     comparable_items = [item for item in items if type(item) in comparable_types]
-    default_bounds = bounds(kind, {})
+    default_bounds = bounds(field_type, {})
     if not all(_is_within(item, default_bounds) for item in comparable_items):
-        meta = {**meta, **bounds(kind, meta)}  # `allowed` states them
+        meta = {**meta, **bounds(field_type, meta)}  # `allowed` states them
     max_items = meta.get("max_items", MAX_ITEMS)
     note = f", {max_items} of them at most" if len(items) > max_items else ""
     if any(isinstance(item, float) and 0 < abs(item) < SMALLEST for item in items):
         note += f", at least {SMALLEST} in size unless it is 0"
-    return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
+    return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(field_type, meta))}{note}", name)
 
 
-def _integer_hint(value: str | float, kind: Kind, meta: Mapping[str, Any]) -> str:
+def _integer_hint(value: str | float, field_type: FieldType, meta: Mapping[str, Any]) -> str:
     """Return ``"; did you mean 1000?"`` if ``value`` is an allowed integer in another notation, such as 1e3 or 5.0,
     otherwise ``""``."""
     try:
@@ -271,7 +273,7 @@ def _integer_hint(value: str | float, kind: Kind, meta: Mapping[str, Any]) -> st
     except ValueError:
         return ""
     is_integer = number % 1 == 0  # False for NaN and infinities
-    return f"; did you mean {int(number)}?" if is_integer and _fits(int(number), kind, meta) else ""
+    return f"; did you mean {int(number)}?" if is_integer and _fits(int(number), field_type, meta) else ""
 
 
 def choice_error(name: str, value: Any, choices: Iterable[str], scope: str = "", guess: Any = None) -> SettingError:
@@ -316,20 +318,20 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
 
 
-def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
+def allowed(field_type: FieldType, meta: Mapping[str, Any]) -> str:
     """Return the allowed values of a field in words, such as "integer, at least 1" or "list of numbers, each greater
     than 0; or null". Default bounds (`RANGES`) are left out."""
     choices = meta.get("choices", ())
-    unit = " bytes" if kind.item is str else ""
+    unit = " bytes" if field_type.item is str else ""
     conditions = [f"{words} {meta[name]}{unit}" for name, words in _BOUNDS.items() if meta.get(name) is not None]
-    if kind.item is str and not choices and not meta.get("allow_empty"):
+    if field_type.item is str and not choices and not meta.get("allow_empty"):
         conditions.append("not empty")
-    noun = ", ".join(map(str, choices)) if choices else _NOUNS[kind.item]
-    if kind.is_list:
+    noun = ", ".join(map(str, choices)) if choices else _NOUNS[field_type.item]
+    if field_type.is_list:
         conditions = [f"each {condition}" for condition in conditions]
         noun = f"list of {noun}" if choices else f"list of {noun}s"
     text = ", ".join([noun, *conditions])
-    return f"{text}; or null" if kind.optional else text
+    return f"{text}; or null" if field_type.optional else text
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -375,11 +377,11 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
     return matches[0] if len(matches) == 1 else name
 
 
-def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
+def _fits(value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> bool:
     """Return whether a single ``value`` has the type of an item of ``kind`` and fits the range and choices in
     ``meta``."""
     # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
-    if type(value) is not kind.item and not (kind.item is float and type(value) is int):
+    if type(value) is not field_type.item and not (field_type.item is float and type(value) is int):
         return False
     if isinstance(value, float) and not (math.isfinite(value) and (value == 0 or abs(value) >= SMALLEST)):
         return False
@@ -387,7 +389,7 @@ def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
         return False
     if meta.get("choices"):
         return value in meta["choices"]
-    return _is_within(value, bounds(kind, meta))
+    return _is_within(value, bounds(field_type, meta))
 
 
 def _is_within(value: Any, limits: Mapping[str, Any]) -> bool:

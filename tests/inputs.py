@@ -21,7 +21,7 @@ from control.cli.settings import as_dict
 from control.cli.words import Flag
 from envs.names import GAMES
 from models.registry import implementations
-from models.settings import SMALLEST, Kind, bounds
+from models.settings import SMALLEST, FieldType, bounds
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 choose = st.sampled_from
@@ -48,7 +48,7 @@ class Content(bytes):
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
+def values_of(kind: FieldType, meta: Any) -> st.SearchStrategy[Any]:
     """Values that a field accepts."""
     if meta.get("choices"):
         item: st.SearchStrategy[Any] = choose(meta["choices"])
@@ -119,15 +119,15 @@ def right_words(flag: Flag, shelf: Path) -> st.SearchStrategy[list[str]]:
         return paths(shelf).map(lambda path: [path])
     if flag.name == "gamename":
         return SOUND_GAMES.map(lambda name: [name])
-    if flag.kind.item is bool:
+    if flag.type.item is bool:
         return choose([[], ["true"], ["false"]])
-    limits = bounds(flag.kind, flag.meta)
+    limits = bounds(flag.type, flag.meta)
     least = max(0, limits.get("minimum", limits.get("above", 0)))
     small_meta = {**flag.meta, "minimum": least} if "above" not in limits else dict(flag.meta)
     if "below" not in limits:
         small_meta["maximum"] = max(least, min(20, limits.get("maximum", 20)))
-    meta = flag.meta if flag.kind.item is str or flag.meta.get("choices") else small_meta
-    return values_of(flag.kind, meta).map(lambda value: [_flag_text(value)])
+    meta = flag.meta if flag.type.item is str or flag.meta.get("choices") else small_meta
+    return values_of(flag.type, meta).map(lambda value: [_flag_text(value)])
 
 
 def _flag_text(value: Any) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from envs import names
 from envs.names import Game
-from envs.reward import Stages
+from envs.reward import ProxyFactory
 from models.proxies import files
 from models.proxies.reward.config import Config
 from models.proxies.reward.networks import Networks
@@ -71,15 +71,15 @@ class Learners:
         return torch.tensor(self.discount)
 
 
-def random_networks(game: str, members: int = 1, seed: int = 0, **settings: Any) -> tuple[Stages, Tensor]:
+def random_networks(game: str, members: int = 1, seed: int = 0, **settings: Any) -> tuple[ProxyFactory, Tensor]:
     """Random networks ``[M, D]`` of ``settings`` for a game."""
-    stages = Stages(Config(**settings), game)
-    return stages, 2 * stages.initial(Streams(range(seed, seed + members)))
+    factory = ProxyFactory(Config(**settings), game)
+    return factory, 2 * factory.initial(Streams(range(seed, seed + members)))
 
 
-def written(path: Path, stages: Stages, flat: Tensor, **description: Any) -> Path:
+def written(path: Path, factory: ProxyFactory, flat: Tensor, **description: Any) -> Path:
     """The file of one network ``[D]``."""
-    files.save(path, flat, config=stages.config, spaces=stages.spaces, game=stages.game, description=description)
+    files.save(path, flat, config=factory.config, spaces=factory.spaces, game=factory.game, description=description)
     return path
 
 

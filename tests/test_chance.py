@@ -68,8 +68,8 @@ def test_another_device_is_never_left(world: str, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(dynamics, "initial", lambda seeds: torch.zeros(*seeds.shape, columns, dtype=torch.int64))
         environment = TensorEnvironment(dynamics, 3, 2, device)
         active_mask = torch.ones(3, 2, dtype=torch.bool)
-        for where in (None, active_mask):
-            assert environment.reset(torch.zeros(3, 2, dtype=torch.int64), where).device == device
+        for mask in (None, active_mask):
+            assert environment.reset(torch.zeros(3, 2, dtype=torch.int64), mask).device == device
         actions = torch.zeros(3, 2, dtype=torch.int64, device=device)
         for active in (None, active_mask.to(device)):
             step = environment.step(actions, active)

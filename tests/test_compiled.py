@@ -143,8 +143,8 @@ def loop_of(argv: str, **changes: Any) -> InnerLoop:
 
 def begin_loop(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None) -> StepLoop:
     """Agents on random proxies with short and long episodes."""
-    parameters = loop.stages.parameters
-    proxies = 2 * loop.stages.initial(Streams(range(3)))
+    parameters = loop.factory.parameters
+    proxies = 2 * loop.factory.initial(Streams(range(3)))
     if getattr(parameters, "has_target", False):  # initially 0
         proxies[:, : parameters.num_searched] += Streams(range(3)).normal(parameters.num_searched)
     return loop.begin(proxies[rows or range(len(seeds))], seeds)
@@ -232,7 +232,7 @@ def test_threads_do_not_change_results(argv: str, rule: str) -> None:
     results: list[list[Tensor]] = []
     for threads in (1, 3, 7):
         inner.threads = threads
-        training = inner.train_to_end(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
+        training = inner.train_to_end(inner.begin(2 * inner.factory.parameters.initial(Streams(seeds)), seeds))
         policy: Any = training.policy
         results.append([policy.flat_parameters, training.steps, training.episodes, inner.test(policy, seeds).returns])
     assert results[0][0].unique().numel() > 20 and len(results[0][1]) == 7
@@ -273,7 +273,7 @@ def test_play_equals_rollout(game: str, kind: str) -> None:
     settings = parse.parse(argv.split())
     inner = InnerLoop(settings.proxy, kind, settings.agent, game)
     seeds = list(range(40))
-    agent = inner.agent_class(inner.agent_config, inner.stages.spaces, seeds)
+    agent = inner.agent_class(inner.agent_config, inner.factory.spaces, seeds)
     flat_weights = size * Streams(seeds).normal(agent.flat_parameters.shape[1])
     policy, starts = agent.with_weights(flat_weights), Streams(seeds).episode_seeds(2)
     real = make_environment(game, 40, 2, time_limit=60)
@@ -332,7 +332,7 @@ def test_each_kind_compiles_once() -> None:
     """Another memory layout of an array would compile for another minute."""
     signatures = compiled._steps.signatures
     kinds = {tuple(signature[at].instance_class for at in (0, 2, 7)) for signature in signatures}
-    assert len(signatures) == len(kinds) <= len(compiled.KINDS) + 1, kinds
+    assert len(signatures) == len(kinds) <= len(compiled.AGENT_MODULES) + 1, kinds
 
 
 @pytest.mark.parametrize("argv", [DDQNS["relu"], TD3S["relu"]])

@@ -22,7 +22,7 @@ from envs.names import GAMES
 from helpers import yaml_file
 from inputs import values_of
 from models.registry import default_config, family, implementations
-from models.settings import SettingError, bounds, check, check_value, kinds, names_with
+from models.settings import SettingError, bounds, check, check_value, field_types, names_with
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -40,8 +40,10 @@ def test_defaults_are_the_published_run() -> None:
 def test_settings_of_runs_commands_and_agents_have_different_names(name: str) -> None:
     defaults = parse(["--implementation", name])
     may_repeat = names_with(RunConfig, "family_default")  # settings of a run that a family may declare again
-    names = [field for kind in (RunConfig, *COMMANDS.values()) for field in kinds(kind) if field not in may_repeat]
-    names += [*kinds(type(defaults.proxy)), *kinds(type(defaults.agent))]
+    names = [
+        field for kind in (RunConfig, *COMMANDS.values()) for field in field_types(kind) if field not in may_repeat
+    ]
+    names += [*field_types(type(defaults.proxy)), *field_types(type(defaults.agent))]
     assert not [name for name in set(names) if names.count(name) > 1 and name not in may_repeat]
 
 
@@ -189,7 +191,7 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
         candidates = [field for field in part_fields if field.name not in fixed | {*replaced_in(name)}]
         fields = st.lists(st.sampled_from(candidates), max_size=6, unique_by=lambda field: field.name)
         for field in data.draw(fields):
-            changes[field.name] = data.draw(values_of(kinds(part)[field.name], field.metadata), field.name)
+            changes[field.name] = data.draw(values_of(field_types(part)[field.name], field.metadata), field.name)
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
     assume(family(name).validate(settings.agent) is None)
     assume(settings.run.seed + settings.run.num_seeds <= 2**63)
@@ -206,7 +208,7 @@ FAMILIES = list({family(name).config: name for name in reversed(implementations(
 
 
 def numeric(flags_by_name: dict[str, Flag]) -> list[Flag]:
-    return [flag for flag in flags_by_name.values() if flag.kind.item in NUMBERS]
+    return [flag for flag in flags_by_name.values() if flag.type.item in NUMBERS]
 
 
 @pytest.mark.parametrize("name", implementations())
@@ -214,31 +216,31 @@ def test_numbers_have_finite_ranges_and_texts_a_length(name: str) -> None:
     flags_by_name = flags(name, "cartpole") | {n: f for game in GAMES for n, f in parameters(game).items()}
     assert len(numeric(flags_by_name)) > 30
     for flag in flags_by_name.values():
-        limits = bounds(flag.kind, flag.meta)
-        if flag.kind.item in NUMBERS and not flag.meta["choices"]:
+        limits = bounds(flag.type, flag.meta)
+        if flag.type.item in NUMBERS and not flag.meta["choices"]:
             assert len(limits) == 2 and all(map(math.isfinite, limits.values())), flag
-        elif flag.kind.item is str:
+        elif flag.type.item is str:
             assert flag.meta["choices"] or limits["maximum"] <= 4096, flag
-        assert not flag.kind.is_list or 1 <= flag.meta["max_items"] <= 10_000
+        assert not flag.type.is_list or 1 <= flag.meta["max_items"] <= 10_000
 
 
 def outside(flag: Flag, bound: str, value: Any) -> Any:
     if bound in ("above", "below"):
         return value
     up = bound == "maximum"
-    return value + (1 if up else -1) if flag.kind.item is int else math.nextafter(value, math.inf if up else -math.inf)
+    return value + (1 if up else -1) if flag.type.item is int else math.nextafter(value, math.inf if up else -math.inf)
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *sorted({game.base_name for game in GAMES.values() if game.parameters})])
 def test_value_just_outside_its_range_is_refused(name: str) -> None:
     words = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}
     for flag in numeric(parameters(name) if name in GAMES else flags(name, "cartpole")):
-        for bound, value in bounds(flag.kind, flag.meta).items():
+        for bound, value in bounds(flag.type, flag.meta).items():
             item = outside(flag, bound, value)
             if bound in ("minimum", "maximum"):  # the others are outside themselves
-                check_value(flag.name, (value,) if flag.kind.is_list else value, flag.kind, flag.meta)
+                check_value(flag.name, (value,) if flag.type.is_list else value, flag.type, flag.meta)
             with pytest.raises(SettingError, match=f"^{flag.name} is .*{words[bound]} {value}".replace("+", r"\+")):
-                check_value(flag.name, (item,) if flag.kind.is_list else item, flag.kind, flag.meta)
+                check_value(flag.name, (item,) if flag.type.is_list else item, flag.type, flag.meta)
 
 
 def test_a_shorter_test_has_no_return_that_solves_the_game() -> None:

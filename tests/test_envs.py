@@ -102,7 +102,7 @@ def test_inactive_environments_do_not_move():
     moved = (step.obs != initial_obs).any(-1)
     assert torch.equal(moved, active)
     assert torch.equal(step.reward, active.float())
-    reset_obs = environment.reset(seeds_of(2, 2, 50), where=~active)
+    reset_obs = environment.reset(seeds_of(2, 2, 50), mask=~active)
     assert torch.equal((reset_obs != step.obs).any(-1), ~active)
     environment.step(no_ops(2, 2))
     assert same(copies, [initial_obs, step.obs, step.reward, step.terminated]), "nothing is overwritten"

@@ -17,14 +17,14 @@ from control.evolution.generations import InitialSearch, generation_agents, popu
 from control.evolution.inner_loop import Outcome
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.proxy_module import ProxyModule
-from envs.make import Stages
+from envs.make import ProxyFactory
 from helpers import different
 from models.proxies.synthetic.config import Config
 
 BEST, START = torch.linspace(-1, 1, 12), torch.full((12,), 0.5)
 SMALL = Config(population=8, noise_std=0.1, step_size=0.05, eval_every=1, center_agents=1)
-STAGES: Any = Stages(None, "cartpole")
-STAGES.parameters, STAGES.initial = SimpleNamespace(size=12), lambda streams: START[None]
+FACTORY: Any = ProxyFactory(None, "cartpole")
+FACTORY.parameters, FACTORY.initial = SimpleNamespace(size=12), lambda streams: START[None]
 
 
 def value(points: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def search(
     config: Config, folder: Any = None, resume: bool = False, failing: Sequence[int] = (), callbacks: Sequence[Any] = ()
 ) -> Any:
     settings = Settings(RunConfig(implementation="SE", seed=3, epochs=config.generations), None, proxy=config)
-    module = ProxyModule(settings, QuadraticWorkers(failing), STAGES)  # type: ignore[arg-type]
+    module = ProxyModule(settings, QuadraticWorkers(failing), FACTORY)  # type: ignore[arg-type]
     trainer = pl.Trainer(
         max_epochs=module.epochs, accelerator="cpu", logger=False, callbacks=list(callbacks),
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
@@ -118,7 +118,7 @@ def test_agents_of_a_generation() -> None:
     for common in (False, True):
         config = Config(common_random_numbers=common, **options)
         proxies, seeds[common] = generation_agents(
-            population, mean, config, seed=4, num_kinds=1, number=1, name="first"
+            population, mean, config, seed=4, num_implementations=1, number=1, name="first"
         )
         assert torch.equal(proxies, torch.cat([population.repeat_interleave(2, 0), mean[None]]))
     assert len(set(seeds[False])) == 7
@@ -126,14 +126,14 @@ def test_agents_of_a_generation() -> None:
 
 
 def test_initial_candidates_have_agents_with_equal_seeds() -> None:
-    stages: Any = SimpleNamespace(searched_part=lambda flat: flat, with_searched_part=lambda part, template: part)
+    factory: Any = SimpleNamespace(searched_part=lambda flat: flat, with_searched_part=lambda part, template: part)
     seeds: list[int] = []
 
     def train(proxies: Tensor, agent_seeds: list[int]) -> Outcome:
         seeds.extend(agent_seeds)
         return QuadraticWorkers().run(proxies, agent_seeds)
 
-    search = InitialSearch(replace(SMALL, initial_members=4), stages, 3, num_kinds=2, train=train)
+    search = InitialSearch(replace(SMALL, initial_members=4), factory, 3, num_implementations=2, train=train)
     assert torch.equal(search._best_by_perturbations(torch.stack([START, BEST, -BEST])), BEST)
     assert seeds[:4] == seeds[4:8] == seeds[8:] and [seed % 2 for seed in seeds[:4]] == [0, 1, 0, 1]
 

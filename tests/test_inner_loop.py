@@ -43,15 +43,15 @@ def loop_of(game: str = "cartpole", agent: dict[str, Any] | None = None, **chang
 
 def proxies_of(loop: InnerLoop, count: int) -> Tensor:
     """Random proxies with episodes of one step up to the limit."""
-    flat = 2 * loop.stages.parameters.initial(Streams(range(count)))
-    if "done" in loop.stages.parameters.mlps:
+    flat = 2 * loop.factory.parameters.initial(Streams(range(count)))
+    if "done" in loop.factory.parameters.mlps:
         last_done(loop, flat).add_(torch.linspace(-0.4, 0.8, count))
     return flat
 
 
 def last_done(loop: InnerLoop, flat: Tensor) -> Tensor:
     """The last biases [M] of the networks that end episodes, as a view."""
-    networks = loop.stages.parameters
+    networks = loop.factory.parameters
     return networks.mlps["done"].layers(networks.split(flat)["done"])[-1][1][:, 0, 0]
 
 
@@ -141,8 +141,8 @@ def test_alone_equals_company_on_learned_rewards(case: str) -> None:
     game, agents, agent, settings = ON_REWARDS[case]
     config = Reward(**{"proxy_hidden_size": 7, "inner_steps": 200, "test_episodes": 2, "test_limit": 40} | settings)
     loop = InnerLoop(config, agents, agent, game)
-    seeds = fresh_seeds(3, "ten", 10, len(loop.kinds))
-    proxies = 5 * loop.stages.initial(Streams(range(10)))
+    seeds = fresh_seeds(3, "ten", 10, len(loop.implementations))
+    proxies = 5 * loop.factory.initial(Streams(range(10)))
     company = loop.run(proxies, seeds)
     tests = 200 // config.test_every if config.test_every else 0
     assert company.curve.shape == (10, tests) and company.returns.unique().numel() > 1
@@ -170,7 +170,7 @@ def test_broken_proxy_does_not_affect_others(bad: float) -> None:
 def test_counts_of_steps_and_episodes() -> None:
     """One proxy ends each episode after one step and the other at the limit of 25; two environments an agent."""
     loop = loop_of(agent={"num_envs": 2}, inner_steps=101)
-    proxies = torch.zeros(2, loop.stages.parameters.size)
+    proxies = torch.zeros(2, loop.factory.parameters.size)
     last_done(loop, proxies)[1] = 1.0
     outcome = loop.run(proxies, [0, 1])
     assert outcome.steps.tolist() == [102, 102]  # 51 each

@@ -32,7 +32,7 @@ from control.reports.tables import Score
 from control.reports.tags import GREEDY, TRAINING
 from control.reports.verdict import Baselines
 from control.storage.run_dir import find_proxy
-from envs.make import make_environment, stages_of
+from envs.make import make_environment, proxy_factory
 from helpers import load_events
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
@@ -388,7 +388,7 @@ def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, mon
     clones, means, written = iter(torch.arange(3.0)[:, None]), iter((10.0, 30.0, 20.0, 25.0)), list[float]()
     monkeypatch.setattr(learn_proxies, "cloned_proxy", lambda *_: next(clones))
     monkeypatch.setattr(
-        learn_proxies, "stages_of", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float))
+        learn_proxies, "proxy_factory", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float))
     )
     monkeypatch.setattr(learn_task.Task, "judge", lambda *_: score(next(means)))
     monkeypatch.setattr(
@@ -426,7 +426,7 @@ def test_a_potential_of_cells_is_exact() -> None:
     game, source = "test_learn:Corridor-v0", "test_learn:right"
     words = f"--implementation RN --gamename {game} --preset teacher --start_from {source}"
     small = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
-    stages: Any = stages_of(trainer.config.parse(f"{words} {small}".split()).proxy, game)
+    stages: Any = proxy_factory(trainer.config.parse(f"{words} {small}".split()).proxy, game)
     phi = stages.parameters.with_weights(cloned_proxy(source, stages, 0)[None])
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
     torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
@@ -443,7 +443,7 @@ def test_policy_learners_on_a_clone_are_right_in_every_cell() -> None:
     words = "--implementation SE --gamename FrozenLake8x8-v1 --proxy bandit --preset clone --first_states cells"
     settings = trainer.config.parse([*words.split(), *"--start_from test_learn:shuffled --agent PPO".split()])
     game = settings.run.gamename
-    flat = cloned_proxy("test_learn:shuffled", stages_of(settings.proxy, game), 0)
+    flat = cloned_proxy("test_learn:shuffled", proxy_factory(settings.proxy, game), 0)
     loop = InnerLoop(settings.proxy, "PPO", settings.agent, game)
     policy = loop.train_to_end(loop.begin(flat.expand(2, -1), [0, 1])).policy
     cells = torch.eye(64)
@@ -459,7 +459,7 @@ def mostly_left(obs: np.ndarray) -> np.ndarray:
 def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
     words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --table_size 500".split()
     settings = trainer.config.parse([*words, "--start_from", "test_learn:mostly_left"])
-    stages: Any = stages_of(settings.proxy, "cartpole")
+    stages: Any = proxy_factory(settings.proxy, "cartpole")
     flat = cloned_proxy("test_learn:mostly_left", stages, 0)[None]
     table = stages.parameters.fixed_tensors(flat)["states.table"]
     actions = stages.parameters.target(flat).act(table)
@@ -470,7 +470,7 @@ def test_a_scaled_stage_pays_the_same() -> None:
     """Scaled observations are the bandit's states by the target's centre and spread, and so are a policy's inputs."""
     words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_teachers:balance"
     config = trainer.config.parse([*words.split(), "--agent", "DDQN", "--table_size", "64"]).proxy
-    scaled, plain = (stages_of(replace(config, scale_obs=value), "cartpole") for value in (True, False))
+    scaled, plain = (proxy_factory(replace(config, scale_obs=value), "cartpole") for value in (True, False))
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(2, 100, 4, generator=generator) * torch.tensor([1.0, 2.0, 1000.0, 0.001]) + 5
     flat = scaled.parameters.fill_table(scaled.parameters.initial(Streams([0, 1])), states)

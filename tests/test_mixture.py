@@ -97,7 +97,7 @@ def test_agent_alone_equals_agent_in_company(case: str) -> None:
     loop = InnerLoop(proxy, agents, settings.agent, game)
     kinds = agents.split(",")
     seeds = fresh_seeds(3, "some", 7, len(kinds))
-    proxies = loop.stages.initial(Streams(range(7)))
+    proxies = loop.factory.initial(Streams(range(7)))
     company = loop.run(proxies, seeds)
     assert company.returns.isfinite().all() and company.returns.unique().numel() > 3
     for rows in ([4], [6, 1, 2]):

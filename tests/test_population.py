@@ -51,7 +51,7 @@ def two() -> Iterator[RayWorkers]:
 
 @pytest.fixture(scope="module")
 def proxies(local: InnerLoop) -> torch.Tensor:
-    return local.stages.parameters.initial(Streams(list(range(len(SEEDS)))))
+    return local.factory.parameters.initial(Streams(list(range(len(SEEDS)))))
 
 
 def assert_same_outcome(outcome: Outcome, other: Outcome) -> None:

@@ -129,7 +129,7 @@ def test_progress_does_not_change_results(changes: dict[str, Any], monkeypatch: 
     agent = AgentConfig(hidden_sizes=(8,), batch_size=5, vary_hp=True, vary=("depth",))
     loop = InnerLoop(config, "DDQN", agent, "cartpole")
     shares: list[float] = []
-    proxies = loop.stages.parameters.initial(Streams([1, 2, 3, 4]))
+    proxies = loop.factory.parameters.initial(Streams([1, 2, 3, 4]))
     alone, watched = loop.run(proxies, [5, 6, 7, 8]), loop.run(proxies, [5, 6, 7, 8], watch=shares.append)
     for name in ("returns", "curve", "steps", "episodes"):
         assert torch.equal(getattr(alone, name), getattr(watched, name))

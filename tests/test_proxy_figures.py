@@ -27,8 +27,8 @@ def random_proxy(argv: str) -> tuple[Proxy, Settings, InnerLoop]:
     game = settings.run.gamename
     config_in_use = dataclasses.replace(settings.proxy, inner_steps=settings.proxy.steps_in_use)
     loop = InnerLoop(config_in_use, settings.run.agent, settings.replace(vary_hp=False).agent, game)
-    flat = 2 * loop.stages.initial(Streams([8]))[0]
-    return Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, game, flat, {}), settings, loop
+    flat = 2 * loop.factory.initial(Streams([8]))[0]
+    return Proxy(Path("drawn"), settings.proxy, loop.factory.spaces, game, flat, {}), settings, loop
 
 
 @pytest.mark.parametrize("argv", ["--inner_steps 60 --deploy_steps 90 --max_steps 25", EARLY], ids=["budget", "early"])
@@ -47,7 +47,7 @@ def test_real_episodes_are_played_by_the_trained_agents(argv: str) -> None:
 def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     proxy, settings, loop = random_proxy(f"{DDQN} --proxy bandit --inner_steps 40 --deploy_steps 40")
     states, rewards = torch.from_numpy(behaviour(proxy, settings)["synthetic"]).split([4, 1], 1)
-    program = loop.stages.parameters.with_weights(proxy.parameters[None])
+    program = loop.factory.parameters.with_weights(proxy.parameters[None])
     assert states.shape == (400, 4)
     pays = [program.step(states[None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
     assert torch.stack([(rewards[:, 0] - pay).abs() for pay in pays]).amin(0).max() < 1e-5
@@ -57,7 +57,7 @@ def test_what_a_bandit_pays_for() -> None:
     """By a target, minus the distance from it: of each action as much as by hand, and in bins their means."""
     words = "--proxy bandit --preset two_stage --agent TD3 --gamename pendulum --table_size 30 --proxy_hidden_size 4"
     proxy, _, loop = random_proxy(words)
-    networks, flat = loop.stages.parameters, proxy.parameters
+    networks, flat = loop.factory.parameters, proxy.parameters
     flat[: networks.num_searched] += torch.randn(networks.num_searched)
     states = networks.fixed_tensors(flat[None])["states.table"][0]
     values, reward = action_rewards(proxy, states)

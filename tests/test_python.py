@@ -260,13 +260,13 @@ def test_proxy_module_steps_and_saves(tmp_path: Path) -> None:
     module.set_mean(module.first_mean())
     states = module.initial_states([3, 4])
     next_states, rewards, terminated = module(states, torch.tensor([0, 1]))
-    program = module.stages.parameters.with_weights(module.mean.detach())
+    program = module.factory.parameters.with_weights(module.mean.detach())
     expected = program.step(states[None], torch.tensor([[0, 1]]))
     assert torch.equal(next_states, expected.next_state[0]) and torch.equal(rewards, expected.reward[0])
     assert terminated.dtype == torch.bool and next_states.shape == states.shape == (2, 4)
     module.save(tmp_path / "proxy.safetensors")
     loaded = understudy.load(tmp_path / "proxy.safetensors").tensors
-    tensors = module.stages.parameters.named_tensors(module.mean.detach()[0])
+    tensors = module.factory.parameters.named_tensors(module.mean.detach()[0])
     assert all(np.array_equal(loaded[name], tensor.numpy()) for name, tensor in tensors.items())
     module.close()
 
@@ -274,11 +274,11 @@ def test_proxy_module_steps_and_saves(tmp_path: Path) -> None:
 def test_reward_module_returns_shaped_rewards() -> None:
     """Mode 2 adds the discounted difference of potentials to the reward."""
     module = trainer.module(implementation="RN", gamename="cliff", agent="QLearning", mode=2, compiled=False)
-    module.set_mean(module.stages.parameters.initial(Streams([0]))[0])
+    module.set_mean(module.factory.parameters.initial(Streams([0]))[0])
     obs, next_obs, reward = torch.eye(48)[:3], torch.eye(48)[1:4], torch.tensor([-1.0, -1.0, 5.0])
     terminated = torch.tensor([False, False, True])
     reward_out = module(obs, next_obs, reward, terminated, discount=0.9)
-    phi = module.stages.parameters.with_weights(module.mean.detach())
+    phi = module.factory.parameters.with_weights(module.mean.detach())
     potential, next_potential = phi(obs[None])[0], phi(next_obs[None])[0]
     if module.config.rn_terminal == "zero":
         next_potential = next_potential.masked_fill(terminated, 0.0)

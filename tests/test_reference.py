@@ -81,6 +81,6 @@ def test_row_of_table(name: str) -> None:
     if implementation_family.learns_from == "episodes":
         assert policy == ("on" if default_config(name, "cartpole").schedule.on_policy else "off")
     if importlib.util.find_spec("numba"):
-        from control.loops.compiled import KINDS
+        from control.loops.compiled import AGENT_MODULES
 
-        assert code == WORDS[agent in KINDS]
+        assert code == WORDS[agent in AGENT_MODULES]

@@ -21,7 +21,7 @@ from control.reports.figures import DEFAULT_STYLE
 from control.reports.reward import _map, best_moves
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
-from envs.reward import HAND, Stages, collect_transitions
+from envs.reward import HAND, ProxyFactory, collect_transitions
 from models.proxies import fitting
 from models.proxies.reward.networks import Networks
 from models.streams import Streams
@@ -59,7 +59,7 @@ def test_modes_are_the_published_ones() -> None:
     assert [n for n, mode in MODES.items() if not mode.state] == [0, 101, 102]
 
 
-def networks_of(mode: int, terminal: str, game: str, members: int) -> tuple[Stages, torch.Tensor]:
+def networks_of(mode: int, terminal: str, game: str, members: int) -> tuple[ProxyFactory, torch.Tensor]:
     """Random networks with up to two layers, and with bent outputs in some modes."""
     bent = {"rn_output": "symexp" if mode % 3 == 2 else "linear"}
     settings = settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=mode % 3, **bent)
@@ -75,8 +75,8 @@ every_mode = pytest.mark.parametrize(
 def test_step_pays_the_reward_of_plain_layers(mode: int, terminal: str, telling: str) -> None:
     """Three agents with different discounts and two environments each."""
     gammas = [0.9, 0.5, 1.0]
-    stages, flat = networks_of(mode, terminal, telling, 3)
-    shaped_env, real = stages.stage(flat, Learners(gammas, envs=2)), make_environment(telling, 3, 2)
+    factory, flat = networks_of(mode, terminal, telling, 3)
+    shaped_env, real = factory.environment(flat, Learners(gammas, envs=2)), make_environment(telling, 3, 2)
     seeds, generator = torch.arange(6).view(3, 2), torch.Generator().manual_seed(3)
     obs, real_obs = shaped_env.reset(seeds), real.reset(seeds)
     num_ends = 0
@@ -86,7 +86,7 @@ def test_step_pays_the_reward_of_plain_layers(mode: int, terminal: str, telling:
         shaped_step, step = shaped_env.step(actions), real.step(actions)
         for m, e in itertools.product(range(3), range(2)):
             states = torch.stack([obs[m, e], step.obs[m, e]])
-            phi, next_phi = phi_of(stages.parameters, flat[m], states, step.info[m, e].expand(2, -1)).tolist()
+            phi, next_phi = phi_of(factory.parameters, flat[m], states, step.info[m, e].expand(2, -1)).tolist()
             if terminal == "zero" and step.terminated[m, e]:
                 next_phi = 0.0
             assert_near(shaped_step.reward[m, e], PAID[mode](float(step.reward[m, e]), phi, next_phi, gammas[m]))
@@ -102,9 +102,9 @@ def test_step_pays_the_reward_of_plain_layers(mode: int, terminal: str, telling:
 
 @every_mode
 def test_wrapper_pays_the_reward_of_the_tensor_program(mode: int, terminal: str, telling: str, path: Path) -> None:
-    stages, flat = networks_of(mode, terminal, telling, 1)
-    env = RewardWrapper(gym.make("Telling-v0"), written(path, stages, flat[0]), discount=0.9)
-    program, seed = stages.stage(flat, Learners([0.9])), 0
+    factory, flat = networks_of(mode, terminal, telling, 1)
+    env = RewardWrapper(gym.make("Telling-v0"), written(path, factory, flat[0]), discount=0.9)
+    program, seed = factory.environment(flat, Learners([0.9])), 0
     env.reset(seed=seed), program.reset(torch.tensor([[seed]]))
     for action in np.random.default_rng(0).integers(2, size=20).tolist():
         obs, reward, terminated, truncated, info = env.step(action)
@@ -121,13 +121,13 @@ def test_wrapper_pays_the_reward_of_the_tensor_program(mode: int, terminal: str,
 def test_inactive_rows_pay_nothing_and_snapshots_restore(telling: str) -> None:
     """Inactive rows, and episodes restored from a snapshot."""
     for mode in (2, 4, 6):
-        stages, flat = random_networks(telling, 3, **settings_of(mode))
-        shaped_env = stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2))
+        factory, flat = random_networks(telling, 3, **settings_of(mode))
+        shaped_env = factory.environment(flat, Learners([0.9, 0.5, 1.0], envs=2))
         shaped_env.reset(torch.arange(6).view(3, 2))
         active = torch.tensor([[True, False], [True, True], [False, True]])
         first = shaped_env.step(torch.ones(3, 2, dtype=torch.int64), active)
         assert not first.reward[~active].any() and first.reward[active].all()
-        restored = stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2))
+        restored = factory.environment(flat, Learners([0.9, 0.5, 1.0], envs=2))
         restored.restore(shaped_env.snapshot())
         actions = torch.tensor([[0, 1], [1, 0], [1, 1]])
         expected = shaped_env.step(actions)
@@ -135,11 +135,11 @@ def test_inactive_rows_pay_nothing_and_snapshots_restore(telling: str) -> None:
 
 
 def test_table_of_a_map_equals_the_network() -> None:
-    stages, flat = random_networks("cliff", 3, mode=2, rn_output_scale=2.5, **CLIFF)
-    phi, cells = stages.parameters.with_weights(flat), torch.eye(48).expand(3, -1, -1)
+    factory, flat = random_networks("cliff", 3, mode=2, rn_output_scale=2.5, **CLIFF)
+    phi, cells = factory.parameters.with_weights(flat), torch.eye(48).expand(3, -1, -1)
     assert phi.table is not None
     for m in range(3):
-        assert_near(phi(cells)[m], phi_of(stages.parameters, flat[m], torch.eye(48)))
+        assert_near(phi(cells)[m], phi_of(factory.parameters, flat[m], torch.eye(48)))
     few_cells = cells[:, [5, 47, 5]]
     assert torch.equal(phi(few_cells), phi.table[:, [5, 47, 5]])
 
@@ -158,10 +158,10 @@ def test_zero_terminal_potential_keeps_optimal_policies(mode: int) -> None:
     """All best moves of all cells, for any network; a potential that is free at the end need not."""
     invariant_counts: dict[str, int] = {}
     for terminal in ("zero", "free"):
-        stages, flat = random_networks("cliff", 4, mode=mode, rn_terminal=terminal, rn_output_scale=30.0, **CLIFF)
+        factory, flat = random_networks("cliff", 4, mode=mode, rn_terminal=terminal, rn_output_scale=30.0, **CLIFF)
         invariant_counts[terminal] = 0
         for m in range(4):
-            real, learned = best_moves(cliff(), stages.parameters.with_weights(flat[[m]]), 0.8, terminal == "zero")
+            real, learned = best_moves(cliff(), factory.parameters.with_weights(flat[[m]]), 0.8, terminal == "zero")
             inside = torch.tensor([cell == "." or cell == "S" for cell in "".join(cliff().rows)])
             invariant_counts[terminal] += bool(torch.equal(real[inside], learned[inside]))
     assert invariant_counts["free"] < 4
@@ -169,14 +169,14 @@ def test_zero_terminal_potential_keeps_optimal_policies(mode: int) -> None:
 
 
 def test_best_moves_of_the_map_are_those_by_hand(tmp_path: Path) -> None:
-    stages, flat = random_networks("cliff", mode=2, **CLIFF)
-    real, learned = best_moves(cliff(), stages.parameters.with_weights(0 * flat), 0.9)
+    factory, flat = random_networks("cliff", mode=2, **CLIFF)
+    real, learned = best_moves(cliff(), factory.parameters.with_weights(0 * flat), 0.9)
     go_right, go_left, go_down, go_up = range(4)
     best = {36: [go_up], 24: [go_right], 35: [go_down], 23: [go_down], 0: [go_right, go_down]}
     for cell, moves in best.items():
         assert real[cell].nonzero()[:, 0].tolist() == moves, cell
     assert torch.equal(real, learned) and not real[12, go_left]
-    _map(cliff(), stages.parameters.with_weights(0 * flat), 0.9, tmp_path / "map.png", "", DEFAULT_STYLE)
+    _map(cliff(), factory.parameters.with_weights(0 * flat), 0.9, tmp_path / "map.png", "", DEFAULT_STYLE)
     assert (tmp_path / "map.png").exists()
 
 
@@ -188,14 +188,14 @@ def test_first_network_fits_its_target(init: str, scale: float, monkeypatch: pyt
     """On the cliff, the holes are cells 37 to 46 and the goal is cell 47."""
     monkeypatch.setattr(fitting, "fit", functools.partial(fitting.fit, updates=400, lr=0.03, batch_size=64))
     torch.set_flush_denormal(True)
-    stages, _ = random_networks("cliff", mode=1, **CLIFF)
-    stages.config = dataclasses.replace(stages.config, rn_init=init, rn_output_scale=scale)
-    stages.parameters = Networks(stages.config, stages.spaces)
-    flat = stages.initial(Streams([3]))
+    factory, _ = random_networks("cliff", mode=1, **CLIFF)
+    factory.config = dataclasses.replace(factory.config, rn_init=init, rn_output_scale=scale)
+    factory.parameters = Networks(factory.config, factory.spaces)
+    flat = factory.initial(Streams([3]))
     home = [min(4 - i // 12 - 1, 3) + (11 - i % 12) + (2 if i // 12 == 3 and i < 47 else 0) for i in range(48)]
     terminal = torch.tensor([0.0] * 37 + [-5.0] * 10 + [5.0])
     expected = terminal if init == "terminal" else -torch.tensor(home, dtype=torch.float32)
-    phi = stages.parameters.with_weights(flat)(torch.eye(48)[None]) / scale
+    phi = factory.parameters.with_weights(flat)(torch.eye(48)[None]) / scale
     reached = torch.ones(48, dtype=torch.bool)
     if init != "hand":  # no move leads out of a hole
         reached[:] = torch.tensor([bool((cliff().next_cell == cell).any()) for cell in range(48)])
@@ -236,8 +236,8 @@ def one_by_one(path: Path, seeds: list[int], actions: np.ndarray, discount: floa
 def test_vector_wrapper_equals_single_wrappers(
     mode: int, terminal: str, autoreset: AutoresetMode, telling: str, path: Path
 ) -> None:
-    stages, flat = random_networks(telling, **{"mode": mode, "rn_terminal": terminal} | SMALL | SCALED)
-    written(path, stages, flat[0])
+    factory, flat = random_networks(telling, **{"mode": mode, "rn_terminal": terminal} | SMALL | SCALED)
+    written(path, factory, flat[0])
     for seeds in ([5], [5, 6, 9]):
         actions = np.random.default_rng(1).integers(2, size=(20, len(seeds)))
         expected = one_by_one(path, seeds, actions, 0.9)
@@ -268,13 +268,13 @@ def test_vector_wrapper_equals_single_wrappers(
 
 def test_cells_are_one_hot_for_the_network(path: Path) -> None:
     """In Gymnasium they are numbers."""
-    stages, flat = random_networks("cliff", mode=2, **CLIFF)
-    written(path, stages, flat[0])
+    factory, flat = random_networks("cliff", mode=2, **CLIFF)
+    written(path, factory, flat[0])
     with RewardWrapper(gym.make("CliffWalking-v1"), path, 0.8) as env:
         obs, _ = env.reset(seed=1)
         for action in (0, 1, 1, 0):
             next_obs, reward, _, _, info = env.step(action)
-            x, y = phi_of(stages.parameters, flat[0], torch.eye(48)[[obs, next_obs]])
+            x, y = phi_of(factory.parameters, flat[0], torch.eye(48)[[obs, next_obs]])
             native = info["native_reward"]
             assert native in (-1, -100)
             assert_near(reward, native + 0.8 * y - x)
@@ -282,24 +282,24 @@ def test_cells_are_one_hot_for_the_network(path: Path) -> None:
 
 
 def test_default_discount_is_from_the_search(path: Path) -> None:
-    stages, flat = random_networks("cliff", mode=1, **CLIFF)
+    factory, flat = random_networks("cliff", mode=1, **CLIFF)
 
     def first_reward(**kwargs: Any) -> float:
         env = RewardWrapper(gym.make("CliffWalking-v1"), path, **kwargs)
         env.reset(seed=0)
         return float(env.step(0)[1])
 
-    written(path, stages, flat[0], settings={"discount": 0.5})
+    written(path, factory, flat[0], settings={"discount": 0.5})
     assert first_reward() == first_reward(discount=0.5) != first_reward(discount=0.9)
-    written(path, stages, flat[0])
+    written(path, factory, flat[0])
     for wrong in (None, 1.5, -0.1, "x", True, float("nan")):
         with pytest.raises(ProxyError, match="discount is .*; allowed: a number from 0 to 1, that of the agent$"):
             first_reward(discount=wrong)
 
 
 def test_wrong_files_and_environments_are_one_line_errors(path: Path, telling: str) -> None:
-    stages, flat = random_networks("cliff", mode=2, **CLIFF)
-    written(path, stages, flat[0])
+    factory, flat = random_networks("cliff", mode=2, **CLIFF)
+    written(path, factory, flat[0])
     other = path.with_name("environment.safetensors")
     write_synthetic(other)
     with pytest.raises(ProxyError, match="mdp of cartpole; allowed: a learned reward$"):
@@ -311,8 +311,8 @@ def test_wrong_files_and_environments_are_one_line_errors(path: Path, telling: s
     for make in (gym.make, gym.make_vec):
         with pytest.raises(ProxyError, match="is a learned reward; allowed: understudy.RewardWrapper for it$"):
             make("understudy/Synthetic-v0", proxy=path)
-    stages, flat = random_networks(telling, mode=7, **SMALL)
-    written(path, stages, flat[0])
+    factory, flat = random_networks(telling, mode=7, **SMALL)
+    written(path, factory, flat[0])
 
     class Silent(gym.Wrapper):
         def step(self, action: Any) -> tuple:

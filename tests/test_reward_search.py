@@ -100,23 +100,23 @@ def test_constant_fitness_restarts_with_more_noise(tmp_path: Path, capsys) -> No
 def test_search_starts_from_a_saved_reward(tmp_path: Path) -> None:
     """The file includes the evolved scale, and another search continues from it."""
     path = tmp_path / "proxy.safetensors"
-    stages, flat = random_networks("cliff", mode=2, rn_evolve_scale=True, rn_output_scale=3.0, **CLIFF)
+    factory, flat = random_networks("cliff", mode=2, rn_evolve_scale=True, rn_output_scale=3.0, **CLIFF)
     flat[0, -1] = 0.7
-    written(path, stages, flat[0])
+    written(path, factory, flat[0])
     proxy = files.load(path)
-    assert not proxy.config.rn_evolve_scale and proxy.parameters.shape == (stages.parameters.size - 1,)
+    assert not proxy.config.rn_evolve_scale and proxy.parameters.shape == (factory.parameters.size - 1,)
     assert proxy.config.rn_output_scale == pytest.approx(3.0 * torch.tensor(0.7).exp().item())
-    cells, expected = torch.eye(48)[None], stages.parameters.with_weights(flat)
+    cells, expected = torch.eye(48)[None], factory.parameters.with_weights(flat)
     torch.testing.assert_close(proxy.networks.with_weights(proxy.parameters[None])(cells), expected(cells))
-    restored = first_parameters(str(path), stages.config, stages.spaces, "cliff")
+    restored = first_parameters(str(path), factory.config, factory.spaces, "cliff")
     torch.testing.assert_close(restored, flat[0])
     for changes in ({"proxy_hidden_size": 9}, {"rn_output_scale": -1.0}):
         other, _ = random_networks("cliff", **({"mode": 2, "rn_evolve_scale": True} | CLIFF | changes))
         with pytest.raises(SettingError, match="^start_from is "):
             first_parameters(str(path), other.config, other.spaces, "cliff")
     with pytest.raises(SettingError, match="which is of cliff; allowed: a proxy of emptyroom33"):
-        first_parameters(str(path), stages.config, stages.spaces, "emptyroom33")
-    assert isinstance(stages.parameters, Networks)
+        first_parameters(str(path), factory.config, factory.spaces, "emptyroom33")
+    assert isinstance(factory.parameters, Networks)
     next_state_stages, _ = random_networks("cliff", mode=5, **CLIFF)
     with pytest.raises(SettingError, match="a policy, but mode is 5; allowed with a policy: 1, 2"):
         next_state_stages.check_policy("test_teachers:balance")

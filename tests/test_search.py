@@ -17,7 +17,7 @@ from control.evolution.generations import InitialSearch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
-from envs.make import make_environment, stages_of
+from envs.make import make_environment, proxy_factory
 from fake_runs import refused
 from helpers import SEARCHED, flags, load_events, run_folder, trained
 from models.proxies import files
@@ -98,7 +98,7 @@ def test_better_half_of_first_searches_continues() -> None:
     values: dict[str, Any] = {"proxy": "bandit", "preset": "two_stage", "initial_draws": 5, "initial_generations": 2}
     values |= {"population": 4, "center_agents": 3, "table_size": 8, "scored_by": "target", "step_size": 1e-3}
     config = Config(first_states="table", reward_form="absolute", **values)
-    stages = stages_of(config, "pendulum")
+    factory = proxy_factory(config, "pendulum")
     weight, rows = 20, []
 
     def train(proxies: torch.Tensor, seeds: list[int]) -> Outcome:
@@ -107,10 +107,10 @@ def test_better_half_of_first_searches_continues() -> None:
         zeros = torch.zeros(len(seeds))
         return Outcome(proxies[:, weight, None], zeros[:, None], zeros[:, None], zeros, zeros, 0, 0.0, 0.0)
 
-    starts = stages.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
+    starts = factory.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
     best = starts[int(starts[:, weight].argmax())]
-    mean = InitialSearch(config, stages, 7, 1, train).mean()
-    searched = stages.parameters.num_searched
+    mean = InitialSearch(config, factory, 7, 1, train).mean()
+    searched = factory.parameters.num_searched
     assert rows == [35, 35, 21, 21, 14, 14]
     assert torch.equal(mean[searched:], best[searched:]) and not torch.equal(mean[:searched], best[:searched])
     assert float(mean[weight] - best[weight]) == pytest.approx(6e-3, rel=0.1)

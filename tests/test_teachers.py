@@ -15,7 +15,7 @@ from conftest import Finished
 from control.cli import parse
 from control.evolution import teachers
 from control.evolution.teachers import cloned_proxy, teacher, visited_states
-from envs.make import make_environment, stages_of
+from envs.make import make_environment, proxy_factory
 from helpers import trained
 from models.settings import SettingError
 from models.streams import Streams
@@ -69,19 +69,19 @@ def broken(obs: np.ndarray) -> np.ndarray:
 
 
 def make_clone(game: str, source: str, *extra_flags: str) -> tuple[Any, torch.Tensor]:
-    """The stages and the parameters of the clone."""
+    """The factory and the parameters of the clone."""
     words = ["--implementation", "SE", "--gamename", game, "--proxy", "bandit", "--preset", "clone"]
     agent = ["--agent", "TD3"] if game == "pendulum" else []
     size_flags = ["--proxy_hidden_layer", "1", "--dagger_rounds", "1"]
     size_flags += [] if {"latent", "--pairs"} & {*extra_flags} else ["--table_size", "300"]
     config = parse.parse([*words, *agent, "--start_from", source, *size_flags, *extra_flags]).proxy
-    stages = stages_of(config, game)
-    return stages, cloned_proxy(source, stages, 0)
+    factory = proxy_factory(config, game)
+    return factory, cloned_proxy(source, factory, 0)
 
 
 def test_clone_imitates_its_teacher() -> None:
-    stages, flat = make_clone("cartpole", "test_teachers:balance")
-    networks = stages.parameters
+    factory, flat = make_clone("cartpole", "test_teachers:balance")
+    networks = factory.parameters
     states = networks.fixed_tensors(flat[None])["states.table"]
     actions = networks.target(flat[None]).act(states)[0]
     expected = torch.from_numpy(balance(states[0].numpy()))
@@ -90,23 +90,23 @@ def test_clone_imitates_its_teacher() -> None:
 
 
 def test_continuous_clone_imitates_within_the_bounds() -> None:
-    stages, flat = make_clone("pendulum", "test_teachers:brake")
-    states = stages.parameters.fixed_tensors(flat[None])["states.table"]
+    factory, flat = make_clone("pendulum", "test_teachers:brake")
+    states = factory.parameters.fixed_tensors(flat[None])["states.table"]
     assert states[0, :, 2].abs().max() > 4  # also states that the policy alone does not visit
-    actions = stages.parameters.target(flat[None]).act(states)[0]
+    actions = factory.parameters.target(flat[None]).act(states)[0]
     expected = torch.from_numpy(brake(states[0].numpy())).clamp(-2, 2)
     assert (actions - expected).abs().mean() < 0.05
 
 
 def test_values_of_an_agent_become_rewards(agent: str) -> None:
-    stages, flat = make_clone("cartpole", agent, "--clone_of", "values", "--reward_form", "free")
-    states = stages.parameters.fixed_tensors(flat[None])["states.table"][0]
+    factory, flat = make_clone("cartpole", agent, "--clone_of", "values", "--reward_form", "free")
+    states = factory.parameters.fixed_tensors(flat[None])["states.table"][0]
     q = teacher(agent, "cartpole", CARTPOLE, wants_values=True)(states)
-    program = stages.parameters.with_weights(flat[None])
+    program = factory.parameters.with_weights(flat[None])
     rewards = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
     expected = (q - q.mean()) / q.std()
     assert np.corrcoef(rewards.flatten(), expected.flatten())[0, 1] > 0.98
-    without_target = stages.with_visited_states(flat, lambda *_: torch.zeros(300, 4), False)
+    without_target = factory.with_visited_states(flat, lambda *_: torch.zeros(300, 4), False)
     assert torch.equal(without_target, flat)
 
 
@@ -125,7 +125,7 @@ def test_agent_of_stable_baselines3_is_a_policy(name: str, tmp_path: Path) -> No
     source, obs = str(tmp_path / "agent.zip"), torch.randn(20, *spaces.obs_shape)
     assert teachers.is_teacher(source)
     expected, _ = model.predict(obs.numpy(), deterministic=True)
-    assert np.array_equal(teacher(source, game, stages_of(CLONE, game).spaces)(obs).numpy(), expected)
+    assert np.array_equal(teacher(source, game, proxy_factory(CLONE, game).spaces)(obs).numpy(), expected)
     if name == "DQN":
         q = teacher(source, game, spaces, wants_values=True)(obs)
         assert (q.argmax(1).numpy() == expected).all() and q.shape == (20, 2)
@@ -146,8 +146,8 @@ def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.Monke
     starts = visited_states(act, 600, 1, "cartpole", 0)
     assert starts.abs().max() <= 0.05 < states.abs().max() and len(starts.unique(dim=0)) == 600
     monkeypatch.setattr("models.proxies.fitting._UPDATES", 1)  # only the states count
-    stages, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
-    assert stages.parameters.fixed_tensors(flat[None])["states.table"].abs().max() <= 0.05
+    factory, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
+    assert factory.parameters.fixed_tensors(flat[None])["states.table"].abs().max() <= 0.05
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_search_from_a_policy_has_the_agents_of_a_clone() -> None:
 def pair_stages(game: str, *extra_flags: str) -> Any:
     agent = ["--agent", "TD3"] if game == "pendulum" else []
     words = ["--implementation", "SE", "--gamename", game, "--proxy", "bandit", "--preset", "distilled", *agent]
-    return stages_of(parse.parse([*words, *extra_flags]).proxy, game)
+    return proxy_factory(parse.parse([*words, *extra_flags]).proxy, game)
 
 
 @pytest.mark.parametrize(("game", "numbers"), [("cartpole", 4 + 2), ("pendulum", 3 + 1)])

@@ -195,7 +195,7 @@ def test_inactive_rows_do_not_change() -> None:
         assert torch.equal(step.obs[~active], first_obs[~active])
         assert not step.reward[~active].any() and not step.done[~active].any()
     assert (environment.state != state).any(-1)[active].all() and (environment.age == age + 30 * active).all()
-    new_obs = environment.reset(seeds_of(2, 3, 50), where=~active)
+    new_obs = environment.reset(seeds_of(2, 3, 50), mask=~active)
     assert torch.equal((new_obs != step.obs).any(-1), ~active)
     assert torch.equal(environment.age, 30 * active)
     assert not environment.step(action, ~active).done[active].any()  # though they are at the time limit

@@ -17,7 +17,7 @@ import understudy
 from fake_runs import Shown, refused
 from models.proxies import files
 from models.registry import family
-from models.settings import allowed, bounds, kinds
+from models.settings import allowed, bounds, field_types
 from proxies import DESCRIPTION, KINDS, REWARDS, written
 from understudy import ProxyError
 from understudy.kinds import KINDS as FILE_KINDS
@@ -188,7 +188,7 @@ def test_ranges_equal_those_of_the_flags(kind: str) -> None:
     assert all(files.implementation_of(name) == kind for name in names)
     settings = {name: rule for proxy in names for name, rule in FILE_KINDS[proxy].settings.items()}
     for name, (good, words) in settings.items():
-        setting_kind, limits = kinds(config_class)[name], bounds(kinds(config_class)[name], fields[name])
+        setting_kind, limits = field_types(config_class)[name], bounds(field_types(config_class)[name], fields[name])
         if not setting_kind.is_list and name != "rn_output_scale":
             assert words == allowed(setting_kind, fields[name]), name
         if setting_kind.item is int and limits:

@@ -225,7 +225,7 @@ def test_each_implementation_is_evaluated_as_if_alone(capsys: pytest.CaptureFixt
     run = InnerLoop.run
 
     def spy(self: InnerLoop, proxies: Any, seeds: list[int], **options: Any) -> Outcome:
-        (name,) = self.kinds
+        (name,) = self.implementations
         outcome = run(self, proxies, seeds, **options | {"inner_steps": 2048})  # briefly
         trained.append((name, self.agent_config, seeds, outcome))
         return trained[-1][-1]

@@ -90,7 +90,7 @@ def _first_page(valid_flags: Flags) -> str:
         flag = valid_flags[name]
         first_clause, *_ = re.split("[;:.] ", flag.meta["help"])
         default = "" if flag.default in (None, False) else f" (default: {flag.default})"
-        term = f"--{name}" if flag.kind.item is bool else f"--{name} {_metavar(flag)}"
+        term = f"--{name}" if flag.type.item is bool else f"--{name} {_metavar(flag)}"
         settings.append((term, first_clause + default))
     commands = [(f"--{name}", str(kind.__doc__).rstrip(".")) for name, kind in COMMANDS.items()]
     parts = ["usage: python trainer.py [--name value ...]\n", EXAMPLES, *_implementations_and_games()]
@@ -117,7 +117,7 @@ def _implementations_and_games() -> list[str]:
 
 def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
     usage = f"usage: python trainer.py --{command} "
-    if valid_flags[command].kind.item is not bool:
+    if valid_flags[command].type.item is not bool:
         usage += f"{_metavar(valid_flags[command])} "
     listed = [flag for flag in valid_flags.values() if flag.command == command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
@@ -249,17 +249,17 @@ def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
 
 def _metavar(flag: Flag) -> str:
     """Return the placeholder for a flag's value, such as ``N`` or ``N,...``."""
-    if flag.meta["choices"] and not flag.kind.is_list:
+    if flag.meta["choices"] and not flag.type.is_list:
         return "NAME"
-    single = METAVARS[flag.kind.item]
-    return f"{single},..." if flag.kind.is_list else single
+    single = METAVARS[flag.type.item]
+    return f"{single},..." if flag.type.is_list else single
 
 
 def _explanation(flag: Flag, families: Sequence[str] | None) -> str:
     """Return the help text of a flag, with default, allowed values and aliases in brackets. If ``families`` is None,
     leave out ranges, aliases and sources."""
     notes = [f"default: {as_word(flag.default, ',')}"]
-    allowed_values = allowed(flag.kind, flag.meta)
+    allowed_values = allowed(flag.type, flag.meta)
     is_obvious = allowed_values.removesuffix("; or null") in OBVIOUS_VALUES
     is_text = allowed_values.startswith("text, ")  # its maximum length is left out
     if not (is_obvious or is_text) and (families is not None or flag.meta["choices"]):

@@ -81,7 +81,7 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
         has_one_default = all(agent_flags[prefixed].default == first.default for prefixed in prefixed_names)
         default = first.default if has_one_default else None
         meta = {**first.meta, "help": f"{' and '.join(prefixed_names)} at once"}
-        shared_flags[name] = Flag(name, first.kind, meta, default, section)
+        shared_flags[name] = Flag(name, first.type, meta, default, section)
     return shared_flags
 
 

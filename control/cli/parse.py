@@ -16,7 +16,7 @@ from control.cli.together import check_together
 from control.cli.words import NULL, Flags, Pair, Words, as_word, check_text, one_word, pairs_of, read_value, read_values
 from models.mixture import expand_shared
 from models.registry import canonical_names, family, implementations
-from models.settings import SettingError, format_value, kinds, match_spelling, names_with, raise_all
+from models.settings import SettingError, field_types, format_value, match_spelling, names_with, raise_all
 from models.vocabulary import translate, vocabulary
 
 
@@ -303,7 +303,7 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
     ``renamed`` maps an alias to its setting. If an alias means another setting of other agents, the line says so."""
     alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
     differences: dict[str, str] = {}  # setting -> end of its line
-    usual_settings = vocabulary((), kinds(RunConfig))  # without the meanings of a family
+    usual_settings = vocabulary((), field_types(RunConfig))  # without the meanings of a family
     for name, words in typed.items():
         setting = renamed.get(name, "")
         if setting in translated:  # false for a name that is no alias

@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from models.settings import Kind, machine_code, setting
+from models.settings import FieldType, machine_code, setting
 
 _setting = functools.partial(setting, hparam=False)
 _run = functools.partial(_setting, section="run", commands=("eval_agent", "use_tune"))
@@ -400,4 +400,4 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-COMMAND = Kind(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`
+COMMAND = FieldType(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`

@@ -12,7 +12,7 @@ from control.cli.words import Flag, Flags, command_flags, flags_of, pairs_of, re
 from models.family import StepSchedule
 from models.mixture import expand_shared, shared_settings
 from models.registry import config_of, default_config, families_of, family, family_parts, parse_agents, search_defaults
-from models.settings import SettingError, kinds, names_with, nearest, raise_all
+from models.settings import SettingError, field_types, names_with, nearest, raise_all
 from models.vocabulary import translate
 
 DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
@@ -107,7 +107,7 @@ class Settings:
         configs: dict[str, Any] = {}
         for field_name in ("agent", "proxy", "subcommand", "run"):  # the first config that has a setting gets it
             config = getattr(self, field_name)
-            changes = {name: remaining.pop(name) for name in kinds(type(config)) if name in remaining}
+            changes = {name: remaining.pop(name) for name in field_types(type(config)) if name in remaining}
             if changes:
                 configs[field_name] = dataclasses.replace(config, **changes)
         command = {name.removeprefix("command."): value for name, value in remaining.items() if "command." in name}
@@ -270,7 +270,7 @@ def effective_values(settings: Settings) -> dict[str, Any]:
     training that is None."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
-    omitted |= kinds(type(settings.subcommand)).keys()  # empty without a subcommand
+    omitted |= field_types(type(settings.subcommand)).keys()  # empty without a subcommand
     if not settings.command:
         omitted.add("command")
     omitted |= {name for name in (end_setting(run.implementation), "total_steps") if values[name] is None}

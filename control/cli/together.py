@@ -79,7 +79,7 @@ def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags
     for name in typed:
         flag = valid_flags[name]
         if name == flag.command and name != command:  # the flag of a command that it does not select
-            if flag.kind.item is not bool:  # --no_use_tune is allowed, but not --plot "$FOLDER" without this variable
+            if flag.type.item is not bool:  # --no_use_tune is allowed, but not --plot "$FOLDER" without this variable
                 yield name, ": it is empty"
         elif flag.command and flag.command != command:
             yield name, f" without --{flag.command}"

@@ -8,7 +8,16 @@ from typing import Any
 
 from control.cli.errors import MAX_LINES
 from control.cli.run_settings import COMMAND, RETURN_COMMANDS, Command
-from models.settings import Kind, SettingError, allowed, check_value, format_value, kinds, parse_value, value_error
+from models.settings import (
+    FieldType,
+    SettingError,
+    allowed,
+    check_value,
+    field_types,
+    format_value,
+    parse_value,
+    value_error,
+)
 
 Pair = tuple[str, list[Any]]
 """The name of a setting and its words, which are empty for a bare flag. From Python or from a JSON file, there may be
@@ -40,11 +49,11 @@ class Flag:
     has it, None for a command to the agent, such as ``command.return``, and for a setting of several families."""
 
     name: str
-    kind: Kind
+    type: FieldType
     meta: Mapping[str, Any]
     default: Any
     section: str
-    owner: type | None = None
+    owner: Any = None
 
     @property
     def command(self) -> str:
@@ -89,12 +98,12 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     ``section`` is put before the section of a field: ``hyperparameters of PPO: network``."""
     if config is None:
         return {}
-    field_kinds = kinds(type(config))
+    types = field_types(type(config))
     config_flags: dict[str, Flag] = {}
     for field in fields(config):
         name, default = field.name, getattr(config, field.name)
         heading = ": ".join(filter(None, [section, field.metadata.get("section")]))
-        config_flags[name] = Flag(name, field_kinds[name], field.metadata, default, heading, type(config))
+        config_flags[name] = Flag(name, types[name], field.metadata, default, heading, type(config))
     return config_flags
 
 
@@ -117,7 +126,7 @@ def read_values(
         try:
             if name in valid_flags:
                 values[name] = read_value(valid_flags[name], value_words)
-            elif switch is not None and switch.kind.item is bool:
+            elif switch is not None and switch.type.item is bool:
                 negation = replace(switch, name=name)  # errors name ``no_x``
                 values[switch.name] = not read_value(negation, value_words)
             elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
@@ -143,30 +152,31 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     """Convert the ``words`` after a flag to a value of its type: True for no word after a switch, None for ``null`` and
     the like if the type allows it, a tuple for a list, else a single value. Lists may be written ``64,64``, ``64 64``
     or ``[64, 64]``. Raises SettingError if the words do not fit the type, or if the value is out of range."""
-    kind = flag.kind
-    if not words and kind.item is bool:
+    field_type = flag.type
+    if not words and field_type.item is bool:
         return True
-    if not words or (len(words) > 1 and not kind.is_list):
-        one_word(flag.name, words, allowed(kind, flag.meta))  # raises the error about none or several
+    if not words or (len(words) > 1 and not field_type.is_list):
+        one_word(flag.name, words, allowed(field_type, flag.meta))  # raises the error about none or several
     items = [as_word(word) for word in words]
     user_value: Any = " ".join(items)  # the value in messages: as the user wrote it
     if not any(isinstance(word, str) for word in words):  # numbers in Python
         user_value = words[0] if len(words) == 1 else tuple(words)
-    if kind.optional and items[0].lower() in NULL and len(items) == 1:
+    if field_type.optional and items[0].lower() in NULL and len(items) == 1:
         return None
     # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
-    if items == ["null"] and kind.item is str and not kind.is_list:
-        raise value_error(flag.name, user_value, kind, flag.meta)
-    if kind.is_list and (kind.item is not str or flag.meta["choices"]):  # otherwise a comma may be part of the text
+    if items == ["null"] and field_type.item is str and not field_type.is_list:
+        raise value_error(flag.name, user_value, field_type, flag.meta)
+    comma_separates = field_type.item is not str or flag.meta["choices"]  # otherwise it may be part of the text
+    if field_type.is_list and comma_separates:
         text = ",".join(items).strip("[]() ").removesuffix(",")  # "64,64" for each way to write the list
         items = text.split(",") if text else []
     try:
-        values = tuple(parse_value(kind.item, item) for item in items)
+        values = tuple(parse_value(field_type.item, item) for item in items)
     except ValueError:
-        error = value_error(flag.name, user_value, kind, flag.meta)
+        error = value_error(flag.name, user_value, field_type, flag.meta)
         raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
-    value = values if kind.is_list else values[0]
-    check_value(flag.name, value, kind, flag.meta)
+    value = values if field_type.is_list else values[0]
+    check_value(flag.name, value, field_type, flag.meta)
     return value
 
 

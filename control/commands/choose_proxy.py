@@ -22,7 +22,7 @@ from control.cli.colour import paint, verdict_text
 from control.cli.options import command_line
 from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
-from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
+from control.evolution.inner_loop import InnerLoop, Outcome, by_implementation
 from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
@@ -94,7 +94,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     announce(module, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
-    write_proxy(folder / PROXY_FILE, winner, module.settings, module.stages.spaces, scores)
+    write_proxy(folder / PROXY_FILE, winner, module.settings, module.factory.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{PROXY_FILE} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
@@ -122,8 +122,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict
     with progress("agents trained and tested", module.verbose) as watch:
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
-    if module.num_kinds > 1:
-        summary["each"] = by_kind(module.agents, seeds, outcome.scores)  # mean return of each implementation
+    if module.num_implementations > 1:
+        summary["each"] = by_implementation(module.agents, seeds, outcome.scores)  # mean return of each implementation
     return outcome, summary
 
 
@@ -151,7 +151,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     run, config = module.settings.run, module.config
     teacher_policy = None
     if config.start_from is not None and is_teacher(config.start_from):
-        teacher_policy = teacher(config.start_from, run.gamename, module.stages.spaces)
+        teacher_policy = teacher(config.start_from, run.gamename, module.factory.spaces)
     baselines = Baselines.measure(run.gamename, run.seed, config.test_limit, teacher_policy)
     goal = config.solved_reward
     if goal is None:
@@ -200,7 +200,7 @@ def real_agents_text(module: ProxyModule) -> str:
     the returns of random play. If they are no better, the line says so, with advice."""
     run, config = module.settings.run, module.config
     # Rounded up to a multiple of the number of implementations, so that each has as many agents.
-    count = math.ceil(_REAL_AGENTS / module.num_kinds) * module.num_kinds
+    count = math.ceil(_REAL_AGENTS / module.num_implementations) * module.num_implementations
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
         outcome = module.workers.run(None, seeds, watch=watch, test_every=None)
@@ -251,7 +251,7 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
-    loop = loop.copy_for_kind(loop.kinds[0])  # only the first kind of agents
+    loop = loop.for_implementation(loop.implementations[0])  # only the first kind of agents
     with progress("trained", module.verbose) as watch:
         trained = loop.train_to_end(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()

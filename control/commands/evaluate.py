@@ -43,7 +43,7 @@ from models.mixture import make_mixture, names_in, shared_settings
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
-from models.settings import SettingError, UserError, kinds, names_with
+from models.settings import SettingError, UserError, field_types, names_with
 from models.spaces import Spaces
 from models.vocabulary import translate
 from understudy.files import PROXY_FILE, SUFFIX, pretrained
@@ -379,7 +379,7 @@ def _settings_for_real_environment(agent: Any) -> Any:
     changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
     changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
     changes["eps_fraction"] = None  # exploration depends on the number of episodes
-    existing = kinds(type(agent)).keys()
+    existing = field_types(type(agent)).keys()
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 
 
@@ -514,7 +514,7 @@ def _values_for_other_family(
         preset_values = family(choices["implementation"]).proxy_defaults(both_agents, choices["gamename"])
     except SettingError:  # the preset does not permit both agents
         preset_values = {}
-    searched_fields = kinds(family(searched_agent).config)
+    searched_fields = field_types(family(searched_agent).config)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
         key = field.name

@@ -13,7 +13,7 @@ from control.cli.options import flags, unknown_error
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import Flag, Flags, as_word, read_value
 from models.registry import family
-from models.settings import INTEGER, MAX_ITEMS, SettingError, kinds, names_with, setting, width
+from models.settings import INTEGER, MAX_ITEMS, SettingError, field_types, names_with, setting, width
 from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -135,7 +135,7 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return ``values`` with the setting ``hidden_sizes`` instead of ``width`` and ``depth`` (`SHAPE`). If only one of
     these varies, the other is from ``settings``. Raises SettingError if ``values`` have ``hidden_sizes`` too."""
-    translated, _ = translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))
+    translated, _ = translate(values, (), field_types(type(settings.agent)), lambda name: getattr(settings.agent, name))
     return translated
 
 
@@ -186,9 +186,9 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
 def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
     """Return the value of the setting ``name`` for a ``choice`` in a file: a text or, for a setting that is a list,
     also a list of texts. Raises SettingError if it does not fit the setting."""
-    words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+    words = choice if isinstance(choice, list) and flag.type.is_list else [choice]
     if not all(isinstance(word, str) for word in words):
-        expected = "list of values" if flag.kind.is_list else "single value"
+        expected = "list of values" if flag.type.is_list else "single value"
         raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
     return read_value(flag, words)
 
@@ -199,8 +199,8 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
     if isinstance(entry, list):
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting
-    if flag.kind.item in (int, float) and not flag.kind.is_list:
-        suffix = "randint" if flag.kind.item is int else ""
+    if flag.type.item in (int, float) and not flag.type.is_list:
+        suffix = "randint" if flag.type.item is int else ""
         ranges = [kind for kind in KINDS if kind != "choice" and kind.endswith(suffix)]
     if not isinstance(entry, dict) or len(entry) != 1:
         allowed = " or ".join(["a list of choices", *ranges])

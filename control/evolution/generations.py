@@ -2,7 +2,7 @@
 scores. Also the initial mean of a search, which can be the best of several candidates.
 
 P is the size of the population, N the number of agents, D the number of parameters of a proxy, and K the number of
-parameters that the search changes. ``stages`` makes environments of one kind of proxy (`envs.make.Stages`).
+parameters that the search changes. ``factory`` makes environments of one kind of proxy (`envs.make.ProxyFactory`).
 """
 
 import math
@@ -19,43 +19,49 @@ from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
 from control.evolution.teachers import CountSteps, cloned_proxy, is_teacher, visited_states
-from envs.make import Stages
+from envs.make import ProxyFactory
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
 from models.streams import Streams, derive_seed
 
 
 def add_visited_states(
-    mean: Tensor, stages: Stages, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
+    mean: Tensor, factory: ProxyFactory, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` of a search, with its initial states replaced by states from real episodes if the
     settings require that. The policy that has the highest rewards in the proxy ``mean`` plays the episodes, which
     ``seed`` and ``generation`` determine. ``count_steps`` is called with the number of their steps. If ``scaled``, the
     inputs of the proxy's networks are scaled to these states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
-    get_obs = partial(visited_states, game=stages.game, seed=state_seed, count_steps=count_steps)
-    return stages.with_visited_states(mean, get_obs, scaled)
+    get_obs = partial(visited_states, game=factory.game, seed=state_seed, count_steps=count_steps)
+    return factory.with_visited_states(mean, get_obs, scaled)
 
 
 def generation_agents(
-    population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, num_kinds: int, number: int, name: str
+    population: Tensor,
+    mean: Tensor | None,
+    config: SearchConfig,
+    seed: int,
+    num_implementations: int,
+    number: int,
+    name: str,
 ) -> tuple[Tensor, list[int]]:
     """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``.
 
     There are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the
-    ``mean [D]`` unless it is None. ``num_kinds`` is the number of agent implementations. The generation has a
+    ``mean [D]`` unless it is None. ``num_implementations`` is the number of agent implementations. The generation has a
     ``number``, from 1, and a ``name`` from which the seeds are derived.
     """
     # The index of the implementation of all agents in this generation. None: the agents take turns.
-    kind = (number - 1) % num_kinds if config.agents_take_turns == "generations" else None
+    kind = (number - 1) % num_implementations if config.agents_take_turns == "generations" else None
     # With common random numbers, every proxy gets agents with the same seeds.
     repeats = len(population) if config.common_random_numbers else 1
     num_agents = len(population) * config.agents_per_proxy
-    seeds = fresh_seeds(seed, name, num_agents // repeats, num_kinds, kind) * repeats
+    seeds = fresh_seeds(seed, name, num_agents // repeats, num_implementations, kind) * repeats
     proxies = population.repeat_interleave(config.agents_per_proxy, 0)
     if mean is not None:
         proxies = torch.cat([proxies, mean.expand(config.center_agents, -1)])
-        seeds = seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, num_kinds)
+        seeds = seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, num_implementations)
     return proxies, seeds
 
 
@@ -80,13 +86,14 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
 
 @dataclass
 class InitialSearch:
-    """Chooses the initial mean of a search. ``num_kinds`` is the number of agent implementations. ``train`` trains and
-    tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``. ``count_steps`` is called with the other real steps."""
+    """Chooses the initial mean of a search. ``num_implementations`` is the number of the agents' implementations.
+    ``train`` trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``. ``count_steps`` is called with the
+    other real steps."""
 
     config: SearchConfig
-    stages: Stages
+    factory: ProxyFactory
     seed: int
-    num_kinds: int
+    num_implementations: int
     train: Callable[[Tensor, list[int]], Outcome]
     count_steps: CountSteps = lambda steps: None
 
@@ -95,15 +102,15 @@ class InitialSearch:
         the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies, by the fitness of
         perturbed copies or, with ``initial_generations``, by short searches. The choice matters: of more than half of
         all random bandits, perturbed copies have the same fitness."""
-        config, stages, seed = self.config, self.stages, self.seed
+        config, factory, seed = self.config, self.factory, self.seed
         if config.start_from is not None:
             if is_teacher(config.start_from):
-                return cloned_proxy(config.start_from, stages, seed, self.count_steps)
-            return first_parameters(config.start_from, config, stages.spaces, stages.game)
+                return cloned_proxy(config.start_from, factory, seed, self.count_steps)
+            return first_parameters(config.start_from, config, factory.spaces, factory.game)
         draws = config.initial_draws
-        random_means = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+        random_means = factory.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
         add_states = partial(add_visited_states, generation=0, count_steps=self.count_steps, scaled=True)
-        candidates = torch.stack([add_states(mean, stages, seed) for mean in random_means])  # [draws, D]
+        candidates = torch.stack([add_states(mean, factory, seed) for mean in random_means])  # [draws, D]
         if draws == 1:
             return candidates[0]
         if config.initial_generations is None:
@@ -114,16 +121,17 @@ class InitialSearch:
         """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest
         average fitness. One agent trains on each copy. All these agents have the same seed, apart from the remainder
         that selects an implementation (`fresh_seeds`)."""
-        num_copies, stages = self.config.initial_members, self.stages
+        num_copies, factory = self.config.initial_members, self.factory
         proxies: list[Tensor] = []
         for i, candidate in enumerate(candidates):
             streams = Streams([derive_seed(self.seed, f"initial perturbation {i}")])
-            mean = stages.searched_part(candidate)  # the numbers [K] that a search changes
+            mean = factory.searched_part(candidate)  # the numbers [K] that a search changes
             noise = streams.normal(num_copies, len(mean))[0]  # [copies, K], of the only stream
-            proxies.append(stages.with_searched_part(mean + self.config.noise_std * noise, candidate))
+            proxies.append(factory.with_searched_part(mean + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
-        base_seed -= base_seed % self.num_kinds  # a multiple of `num_kinds`
-        seeds = [base_seed + i % self.num_kinds for i in range(num_copies)] * len(candidates)  # the same for all
+        base_seed -= base_seed % self.num_implementations  # a multiple of `num_implementations`
+        candidate_seeds = [base_seed + i % self.num_implementations for i in range(num_copies)]
+        seeds = candidate_seeds * len(candidates)  # the same for all
         scores = objective(self.train(torch.cat(proxies), seeds), self.config)
         fitness = scores.view(-1, num_copies).mean(1).nan_to_num(-torch.inf)  # [C]; NaN if an agent diverged
         return candidates[int(fitness.argmax())]
@@ -131,7 +139,7 @@ class InitialSearch:
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
         search. After every ``generations`` generations, the better half goes on (successive halving)."""
-        means = map(self.stages.searched_part, candidates)  # the numbers [K] that a search changes
+        means = map(self.factory.searched_part, candidates)  # the numbers [K] that a search changes
         # By row of ``candidates``.
         strategies = {row: STRATEGIES[self.config.strategy](self.config, mean) for row, mean in enumerate(means)}
         generations_done = 0
@@ -146,12 +154,12 @@ class InitialSearch:
             best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]
             strategies = {row: strategies[row] for row in best_rows}
         (winner,) = strategies  # the only row that is left
-        return self.stages.with_searched_part(strategies[winner].mean, candidates[winner])
+        return self.factory.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
         """Make generation ``number`` of several searches, and move their means. ``strategies`` has each search by the
         row of its initial mean in ``candidates [C, D]``. Return the fitness of the means before the move, by row."""
-        config, stages, seed = self.config, self.stages, self.seed
+        config, factory, seed = self.config, self.factory, self.seed
         name = f"generation {number} of the first searches"
         noise_by_row: dict[int, Tensor] = {}
         all_proxies: list[Tensor] = []
@@ -159,9 +167,11 @@ class InitialSearch:
         for row, strategy in strategies.items():
             streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
             noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
-            population = stages.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
-            mean_proxy = stages.with_searched_part(strategy.mean, candidates[row])
-            proxies, seeds = generation_agents(population, mean_proxy, config, seed, self.num_kinds, number, name)
+            population = factory.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
+            mean_proxy = factory.with_searched_part(strategy.mean, candidates[row])
+            proxies, seeds = generation_agents(
+                population, mean_proxy, config, seed, self.num_implementations, number, name
+            )
             all_proxies.append(proxies)
             all_seeds += seeds
         outcome = self.train(torch.cat(all_proxies), all_seeds)

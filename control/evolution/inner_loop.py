@@ -26,7 +26,7 @@ from control.loops.steps import StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.base import Environment
 from envs.gridmaps import CellTable
-from envs.make import make_dynamics, make_environment, stages_of
+from envs.make import make_dynamics, make_environment, proxy_factory
 from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
@@ -88,26 +88,26 @@ class Outcome:
         return cls(**joined)
 
 
-def fresh_seeds(seed: int, name: str, count: int, num_kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. A seed modulo ``num_kinds``, the number
-    of implementations, is the index of the agent's implementation. For two implementations, the indices are 0, 1, 0, 1,
-    ... or, if ``kind`` is not None, always ``kind``."""
+def fresh_seeds(seed: int, name: str, count: int, num_implementations: int = 1, index: int | None = None) -> list[int]:
+    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. The remainder of a
+    seed, divided by ``num_implementations``, is the index of the agent's implementation. For two implementations, the
+    indices are 0, 1, 0, 1, ... or, if ``index`` is not None, always ``index``."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
-    indices = range(count) if kind is None else [kind] * count
-    # The remainder becomes the index.
-    return [base - base % num_kinds + index % num_kinds for base, index in zip(base_seeds, indices, strict=True)]
+    indices = range(count) if index is None else [index] * count
+    pairs = zip(base_seeds, indices, strict=True)
+    return [base - base % num_implementations + i % num_implementations for base, i in pairs]  # the remainder becomes i
 
 
-def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean score of each implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``. ``kinds`` are the names
-    of the implementations. Agent i has the implementation ``kinds[seeds[i] % len(kinds)]`` (`fresh_seeds`) and the
-    score ``scores[i]``. NaN scores are ignored. Implementations without a finite score are left out."""
-    kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
+def by_implementation(implementations: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
+    """Return the mean score of each implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``. Agent i has the
+    implementation ``implementations[seeds[i] % len(implementations)]`` (`fresh_seeds`) and the score ``scores[i]``. NaN
+    scores are ignored. Implementations without a finite score are left out."""
+    indices_of_agents = torch.tensor([seed % len(implementations) for seed in seeds])
     means = {}
-    for index, kind in enumerate(kinds):
-        kind_scores = scores[kind_indices == index]
-        if kind_scores.isfinite().any():
-            means[kind] = float(kind_scores.nanmean())
+    for index, implementation in enumerate(implementations):
+        implementation_scores = scores[indices_of_agents == index]
+        if implementation_scores.isfinite().any():
+            means[implementation] = float(implementation_scores.nanmean())
     return means
 
 
@@ -187,9 +187,10 @@ class InnerLoop:
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
         configure_torch()
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
-        self.kinds = parse_agents(agent)
-        self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])  # `copy_for_kind` sets another one
-        self.stages = stages_of(config, game)
+        self.implementations = parse_agents(agent)
+        # The class of the first implementation; `for_implementation` sets another one.
+        self.agent_class: type[InnerAgent] = agent_class(self.implementations[0])
+        self.factory = proxy_factory(config, game)
         # The module of machine code, whose import needs Numba; None for training in torch.
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
@@ -230,15 +231,16 @@ class InnerLoop:
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can be trained together: of one implementation, with networks of one shape,
         and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        spaces = self.stages.spaces
+        spaces = self.factory.spaces
         # In a grid world, an observation counts as one number, its cell.
         obs_size = 1 if isinstance(make_dynamics(self.game), CellTable) else math.prod(spaces.obs_shape)
         size = max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
-        for kind_index, kind in enumerate(self.kinds):
-            indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
+        for index, implementation in enumerate(self.implementations):
+            # `fresh_seeds` explains the remainder.
+            indices = [i for i, seed in enumerate(seeds) if seed % len(self.implementations) == index]
             if not indices:
                 continue
-            loop = self.copy_for_kind(kind)
+            loop = self.for_implementation(implementation)
             if sample_all:
                 config = loop.agent_config  # the default ``vary`` names all hyperparameters that can be sampled
                 loop.agent_config = dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
@@ -248,11 +250,11 @@ class InnerLoop:
                 for first in range(0, len(group), size):
                     yield loop, group[first : first + size]
 
-    def copy_for_kind(self, kind: str) -> "InnerLoop":
-        """Return a copy of this loop for ``kind``, one of its agent implementations."""
+    def for_implementation(self, implementation: str) -> "InnerLoop":
+        """Return a copy of this loop for one of its ``implementations`` of agents."""
         loop = copy.copy(self)
-        loop.agent_config = config_of(self.agent_config, kind, self.kinds)
-        loop.kinds, loop.agent_class = [kind], agent_class(kind)
+        loop.agent_config = config_of(self.agent_config, implementation, self.implementations)
+        loop.implementations, loop.agent_class = [implementation], agent_class(implementation)
         return loop
 
     def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool) -> Outcome:
@@ -261,7 +263,7 @@ class InnerLoop:
         self._test_steps = 0
         if by_target:
             assert proxies is not None
-            policy = self.stages.parameters.target(proxies)  # with the highest rewards
+            policy = self.factory.parameters.target(proxies)  # with the highest rewards
             zeros, no_curve = torch.zeros(len(seeds), dtype=torch.int64), torch.zeros(len(seeds), 0)
             trained = Trained(policy, proxies.isfinite().all(1), steps=zeros, episodes=zeros, curve=no_curve)
         else:
@@ -291,18 +293,18 @@ class InnerLoop:
         """Return whether some of the agents, with these settings, train in machine code."""
         if self.compiled is None:
             return False
-        loops = [self.copy_for_kind(kind) for kind in self.kinds]
-        agents = [loop.agent_class(loop.agent_config, self.stages.spaces, [0]) for loop in loops]
+        loops = [self.for_implementation(implementation) for implementation in self.implementations]
+        agents = [loop.agent_class(loop.agent_config, self.factory.spaces, [0]) for loop in loops]
         return any(map(self.compiled.can_compile_agent, agents))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Return the loop of fresh agents of ``seeds [N]`` before their first step, on ``proxies [N, D]`` or, if None,
         on the real environment. The agents must have one implementation and networks of one shape."""
-        agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
+        agent = self.agent_class(self.agent_config, self.factory.spaces, seeds)
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
         else:
-            environment = self.stages.stage(proxies, agent)  # in which the agent trains on the proxies
+            environment = self.factory.environment(proxies, agent)  # in which the agent trains on the proxies
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
     def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> Trained:

@@ -30,7 +30,7 @@ from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment, equals_spaces
-from envs.make import Stages, make_environment, spaces_of
+from envs.make import ProxyFactory, make_environment, spaces_of
 from envs.names import first_line
 from models.registry import agent_class, family
 from models.settings import SettingError
@@ -346,17 +346,17 @@ def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
     return geometric_sum * trajectory.truncated.any(0)
 
 
-def cloned_proxy(source: str, stages: Stages, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
+def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
     """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
 
-    The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward; ``stages`` determines
-    which. In the states that the policy visits, a bandit's rewards are highest for the policy's actions, or equal its
-    action values. A reward is made from the policy's returns. ``count_steps`` is called with the number of real steps.
-    Raises SettingError if no proxy with these settings can be made from the policy.
+    The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward, as ``factory``
+    determines. In the states that the policy visits, a bandit's rewards are highest for the policy's actions, or equal
+    its action values. A reward is made from the policy's returns. ``count_steps`` is called with the number of real
+    steps. Raises SettingError if no proxy with these settings can be made from the policy.
     """
-    needs_values = stages.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
-    act = teacher(source, stages.game, stages.spaces)
-    policy = teacher(source, stages.game, stages.spaces, needs_values) if needs_values else act
-    episodes = TeacherEpisodes(act, stages.game, seed, count_steps)
+    needs_values = factory.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
+    act = teacher(source, factory.game, factory.spaces)
+    policy = teacher(source, factory.game, factory.spaces, needs_values) if needs_values else act
+    episodes = TeacherEpisodes(act, factory.game, seed, count_steps)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return stages.cloned_from_policy(policy, episodes, streams)[0]  # of the only stream
+    return factory.cloned_from_policy(policy, episodes, streams)[0]  # of the only stream

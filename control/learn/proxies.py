@@ -17,7 +17,7 @@ from control.learn.task import Task, command_text
 from control.reports.stages import GOOD_FRACTION, TEACHER
 from control.reports.tables import Score
 from control.storage.run_dir import BANDIT
-from envs.make import stages_of
+from envs.make import proxy_factory
 from models.contract import Policy
 
 REWARD = "reward.safetensors"
@@ -48,10 +48,10 @@ def make_bandit(task: Task) -> dict[str, Any]:
     rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
-        stages: Any = stages_of(settings.proxy, task.game)
+        factory: Any = proxy_factory(settings.proxy, task.game)
         with task.progress(f"attempt {number + 1}"):
-            flat = cloned_proxy(task.teacher, stages, task.seed, real_steps.append)
-        policy = stages.parameters.target(flat[None])  # takes the actions with the highest reward; flat[None] is [1, D]
+            flat = cloned_proxy(task.teacher, factory, task.seed, real_steps.append)
+        policy = factory.parameters.target(flat[None])  # [1, D]; takes the actions with the highest reward
         score = task.judge(policy, f"judging clone {number}")
         clones.append((score, settings, flat, policy))
         rounds.append((sum(real_steps), score.mean))
@@ -71,17 +71,17 @@ def make_reward(task: Task) -> dict[str, Any]:
     values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
     settings = settings_from(**values, test_limit=task.time_limit)
     real_steps: list[int] = []  # numbers of steps in the environment
-    stages: Any = stages_of(settings.proxy, task.game)
+    factory: Any = proxy_factory(settings.proxy, task.game)
     with task.progress("a fit to the teacher's returns"):
-        flat = cloned_proxy(task.teacher, stages, task.seed, real_steps.append)
-    explained = stages.explained_variance  # of the fit that `cloned_proxy` has made
+        flat = cloned_proxy(task.teacher, factory, task.seed, real_steps.append)
+    explained = factory.explained_variance  # of the fit that `cloned_proxy` has made
     _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
     return {"real_steps": sum(real_steps), "explained_variance": explained}
 
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
     """Write a proxy to the file ``name``: the weights ``flat [D]``, settings and scores, and the command that repeats
-    the stages."""
+    the factory."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # relative to the folder, which may be moved
     write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=command_text(task))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.generations import InitialSearch, add_visited_states, generation_agents, population_fitness
-from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
+from control.evolution.inner_loop import InnerLoop, Outcome, by_implementation, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import is_teacher, teacher
@@ -26,7 +26,7 @@ from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED, SYNTHETIC_STEPS
 from control.storage.checkpoints import Checkpoint, checked_content
-from envs.make import Stages, stages_of
+from envs.make import ProxyFactory, proxy_factory
 from models.proxies import files
 from models.proxies.files import first_parameters
 from models.proxies.search import CLONES, SearchConfig
@@ -51,12 +51,12 @@ class ProxyModule(RunModule):
     real_label = "real"  # the name of the printed column of `real_steps`
     saved = (*RunModule.saved, "real_steps", "mean_return", "first_scores")
 
-    def __init__(self, settings: Settings, workers: Workers, stages: Stages):
+    def __init__(self, settings: Settings, workers: Workers, factory: ProxyFactory):
         super().__init__(settings)
         self.config: SearchConfig = settings.proxy
-        self.workers, self.stages = workers, stages
-        self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
-        self.population = torch.zeros(0, stages.parameters.size)
+        self.workers, self.factory = workers, factory
+        self.mean = nn.Parameter(torch.zeros(1, factory.parameters.size), requires_grad=False)
+        self.population = torch.zeros(0, factory.parameters.size)
         self.fitness = self.selection_fitness = torch.zeros(0)
         self.mean_fitness: float | None = None  # None in generations that do not evaluate the mean
         self.mean_return = -math.inf  # mean return of the latest evaluated mean; -inf if its tests had a shorter limit
@@ -64,7 +64,7 @@ class ProxyModule(RunModule):
         self.outcome: Outcome | None = None  # of the latest training: returns and steps of its agents
         self.real_steps = 0  # in the real environment so far
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
-        self.num_kinds = len(self.agents)  # number of implementations
+        self.num_implementations = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
@@ -73,8 +73,8 @@ class ProxyModule(RunModule):
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Compute a step or a reward with the mean's networks (`envs.make.Stages.forward`)."""
-        return self.stages.forward(self.mean.detach(), *inputs, **options)
+        """Compute a step or a reward with the mean's networks (`envs.make.ProxyFactory.forward`)."""
+        return self.factory.forward(self.mean.detach(), *inputs, **options)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         return self(*batch)
@@ -84,16 +84,16 @@ class ProxyModule(RunModule):
         of the description in the file, so they must be plain data."""
         mean, game = self.mean.detach()[0], self.settings.run.gamename
         description = {"settings": as_dict(self.settings)} | description
-        files.save(path, mean, config=self.config, spaces=self.stages.spaces, game=game, description=description)
+        files.save(path, mean, config=self.config, spaces=self.factory.spaces, game=game, description=description)
 
     def search_vector(self) -> Tensor:
         """Return the parameters ``[K]`` of the mean that a search changes, out of all D."""
-        return self.stages.searched_part(self.mean.detach()[0])
+        return self.factory.searched_part(self.mean.detach()[0])
 
     def proxies(self, points: Tensor) -> Tensor:
         """Return all parameters ``[..., D]`` of proxies from the parameters that the search changes, ``points
         [..., K]``. The other parameters are copied from the mean."""
-        return self.stages.with_searched_part(points, self.mean.detach()[0])
+        return self.factory.with_searched_part(points, self.mean.detach()[0])
 
     def set_mean(self, mean: Tensor) -> None:
         """Replace the mean by ``mean [D]``."""
@@ -103,11 +103,13 @@ class ProxyModule(RunModule):
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
         seed = self.settings.run.seed
         train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
-        return InitialSearch(self.config, self.stages, seed, self.num_kinds, train, self.count_real_steps).mean()
+        return InitialSearch(
+            self.config, self.factory, seed, self.num_implementations, train, self.count_real_steps
+        ).mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the searched part ``[K]`` of a random initial proxy."""
-        return self.stages.searched_part(self.stages.initial(Streams([seed]))[0])
+        return self.factory.searched_part(self.factory.initial(Streams([seed]))[0])
 
     def has_solved(self) -> bool:
         """Return whether the search ends because the mean solves the task (``quit_when_solved``)."""
@@ -134,7 +136,9 @@ class ProxyModule(RunModule):
             mean = self.with_visited_states(self.mean.detach()[0], self.epoch)
             self.set_mean(mean)
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
-        proxies, seeds = generation_agents(self.population, mean, config, seed, self.num_kinds, self.epoch, name)
+        proxies, seeds = generation_agents(
+            self.population, mean, config, seed, self.num_implementations, self.epoch, name
+        )
         start = time.perf_counter()
         by_target = config.scored_by == "target"
         self.outcome = self._train_fresh(proxies, seeds, by_target=by_target, inner_steps=config.inner_steps)
@@ -183,9 +187,9 @@ class ProxyModule(RunModule):
         self.mean_fitness = float(scores.nanmean())
         if self.epoch == 1:
             self.first_scores = scores
-        if self.num_kinds > 1:
+        if self.num_implementations > 1:
             # The implementations alternate among the N agents, as they do for the seeds 0, 1, 2, ...
-            self.return_by_agent = by_kind(self.agents, range(len(returns)), returns)
+            self.return_by_agent = by_implementation(self.agents, range(len(returns)), returns)
         self.mean_return = -math.inf
         if self.has_final_test_limit():
             # NaN (all agents diverged) becomes -inf, because `max` returns the first number if the second is NaN.
@@ -201,14 +205,14 @@ class ProxyModule(RunModule):
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
         """Return the ``mean [D]`` before a generation, with new initial states if the settings require them."""
-        return add_visited_states(mean, self.stages, self.settings.run.seed, generation, self.count_real_steps)
+        return add_visited_states(mean, self.factory, self.settings.run.seed, generation, self.count_real_steps)
 
     def count_real_steps(self, steps: int) -> None:
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
         """Return seeds of ``count`` fresh agents with alternating implementations, unrelated for different ``name``."""
-        return fresh_seeds(self.settings.run.seed, name, count, self.num_kinds)
+        return fresh_seeds(self.settings.run.seed, name, count, self.num_implementations)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Train and test fresh agents of ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
@@ -255,7 +259,7 @@ class ProxyModule(RunModule):
         return columns | {self.real_label: f"{self.real_steps:10,}"}
 
     def histograms(self) -> dict[str, Tensor]:
-        split = self.stages.parameters.split(self.mean.detach())
+        split = self.factory.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
     def close(self) -> None:
@@ -283,8 +287,8 @@ class SyntheticEnvironmentModule(ProxyModule):
 
     def initial_states(self, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of episodes with B ``seeds``."""
-        stages: Any = self.stages
-        return stages.initial_states(self.mean.detach(), seeds)
+        factory: Any = self.factory
+        return factory.initial_states(self.mean.detach(), seeds)
 
 
 class RewardNetworkModule(ProxyModule):
@@ -312,13 +316,13 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         settings = settings.replace(checkpoint_every=1)
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
-    stages = stages_of(settings.proxy, run.gamename)  # makes the environments in which agents train on proxies
+    factory = proxy_factory(settings.proxy, run.gamename)  # makes the environments in which agents train on proxies
     for name in parse_agents(run.agent):  # the agents that train on proxies, such as "PPO,DDQN"
-        check_spaces(run, agent_class(name), stages.spaces, name)
-    settings = checked_in_spaces(settings, stages.spaces, reasons=stages.ineffective())
+        check_spaces(run, agent_class(name), factory.spaces, name)
+    settings = checked_in_spaces(settings, factory.spaces, reasons=factory.ineffective())
     search = settings.proxy
     _check_agents_per_proxy(search, run.agent)
-    _check_start(search, stages)
+    _check_start(search, factory)
     inner_loop = InnerLoop(search, run.agent, settings.agent, run.gamename)
     compiled = decide_compiled(settings, inner_loop.runs_compiled)
     settings = settings.replace(compiled=compiled)
@@ -328,7 +332,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         # ``used_by`` is the name of a Gymnasium wrapper, which only learned rewards have.
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
-    return module_class(settings, workers, stages)
+    return module_class(settings, workers, factory)
 
 
 def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
@@ -336,23 +340,23 @@ def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
     such as "PPO,DDQN". Searches in which each generation has one implementation need no division."""
     if not search.common_random_numbers or search.agents_take_turns != "seeds":
         return
-    num_kinds = len(parse_agents(agent))
+    num_implementations = len(parse_agents(agent))
     for name in ("agents_per_proxy", "second_agents"):
         count = getattr(search, name)
-        if count is not None and count % num_kinds:
-            line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_kinds}"
+        if count is not None and count % num_implementations:
+            line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_implementations}"
             raise SettingError(line, name)
 
 
-def _check_start(search: SearchConfig, stages: Stages) -> None:
+def _check_start(search: SearchConfig, factory: ProxyFactory) -> None:
     """Raise SettingError if no search can begin with ``start_from``, before files are written."""
     start = search.start_from
     if start is None:
-        stages.check_start()
+        factory.check_start()
     elif is_teacher(start):
-        teacher(start, stages.game, stages.spaces, wants_values=stages.check_policy(start))
+        teacher(start, factory.game, factory.spaces, wants_values=factory.check_policy(start))
     elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
         line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:
-        first_parameters(start, search, stages.spaces, stages.game)
+        first_parameters(start, search, factory.spaces, factory.game)

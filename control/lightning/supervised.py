@@ -15,7 +15,7 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.strategies import Archive
 from control.lightning.proxy_module import SyntheticEnvironmentModule
 from control.reports.tags import HELD_OUT, LEARNING_RATE, MODEL_LOSSES, SPEED
-from envs.make import Stages
+from envs.make import ProxyFactory
 from models.off_policy import OffPolicyAgent, TwinCriticAgent
 from models.proxies.supervised import PARTS, Fit, Transitions
 from models.settings import SettingError
@@ -39,13 +39,13 @@ class SupervisedModule(SyntheticEnvironmentModule):
     networks: Any
     lowest: Tensor  # lowest held-out loss of each network so far, in the order of `PARTS`
 
-    def __init__(self, settings: Settings, workers: Workers, stages: Stages):
-        super().__init__(settings, workers, stages)
+    def __init__(self, settings: Settings, workers: Workers, factory: ProxyFactory):
+        super().__init__(settings, workers, factory)
         self.steps_kind = "replayed"
         self.legend = "losses on held-out transitions; missed, false: shares of ends; rollout: error after many steps"
-        self.networks = stages.parameters
+        self.networks = factory.parameters
         self.best_means = Archive(self.config.keep_best)
-        initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
+        initial = factory.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
         self.mean.data = initial.clone()
         self.weights = nn.Parameter(initial)  # in the standardised units of `Fit`; the mean is in raw units
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
@@ -138,11 +138,11 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     """Return ``loop.config.transitions`` transitions of the real environment. Each of two agents, of the first
-    implementation in ``loop.kinds``, makes half of them while it learns. If ``transitions_from`` is "random", the
-    agents act at random instead. Raises SettingError for an implementation without a replay buffer."""
-    loop = loop.copy_for_kind(loop.kinds[0])  # a copy, because its settings are changed below
+    implementation in ``loop.implementations``, makes half of them while it learns. If ``transitions_from`` is "random",
+    the agents act at random instead. Raises SettingError for an implementation without a replay buffer."""
+    loop = loop.for_implementation(loop.implementations[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
-        line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
+        line = f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
     steps = math.ceil(config.transitions / _NUM_AGENTS)  # of each agent

@@ -45,7 +45,7 @@ _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 _MAX_STATE_NUMBERS = 2**20  # limit of the numbers in the initial states of a block, to save memory
 _EPOCH_FIELDS = ("losses", "done", "ended_returns", "ended_lengths")  # of a `Block`, for the results of an epoch
-KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
+AGENT_MODULES: dict[type, Any] = {module.Agent: module for module in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
 
 
 class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no types
@@ -67,8 +67,8 @@ class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no ty
 event.register("numba:compile", _CompileListener())
 
 
-# The next functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
-# the same names: ``agent`` is its `Members`, ``work`` its `Work` and ``player`` its `Player`.
+# The next functions are stubs for compiled code. Each module in `AGENT_MODULES` has implementations of the same names:
+# ``agent`` is its `Members`, ``work`` its `Work` and ``player`` its `Player`.
 
 
 def begin_step(agent, work, m, obs):  # type: ignore[no-untyped-def]
@@ -105,13 +105,13 @@ def _implement(stub: Any, implementation: Any, first_type: type, jit_options: An
     overload(stub, jit_options=jit_options, strict=False)(find)  # not strict: `find` has other names of arguments
 
 
-for _kind in KINDS.values():
-    _implement(begin_step, getattr(_kind, "begin_step", begin_step), _kind.Members, EXACT_INLINED)
-    _implement(choose, _kind.choose, _kind.Members, EXACT_INLINED)
-    _implement(remember, _kind.remember, _kind.Members, EXACT_INLINED)
+for _module in AGENT_MODULES.values():
+    _implement(begin_step, getattr(_module, "begin_step", begin_step), _module.Members, EXACT_INLINED)
+    _implement(choose, _module.choose, _module.Members, EXACT_INLINED)
+    _implement(remember, _module.remember, _module.Members, EXACT_INLINED)
     # Updates of tables are short, and equal torch's to the bit.
-    _implement(improve, _kind.improve, _kind.Members, EXACT_INLINED if _kind is tabular else FAST | INNER)
-    _implement(decide, _kind.decide, _kind.Player, EXACT_INLINED)
+    _implement(improve, _module.improve, _module.Members, EXACT_INLINED if _module is tabular else FAST | INNER)
+    _implement(decide, _module.decide, _module.Player, EXACT_INLINED)
 
 
 class Block(NamedTuple):
@@ -263,11 +263,11 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
 
 def can_compile_agent(agent: Any) -> bool:
     """Return whether an agent has compiled functions that support its settings."""
-    kind = KINDS.get(type(agent))
+    module = AGENT_MODULES.get(type(agent))
     has_other_parts = any(getattr(agent, name, None) is not None for name in ("curiosity", "action_noise"))
-    if kind is None or has_other_parts:
+    if module is None or has_other_parts:
         return False
-    return not hasattr(kind, "can_compile") or bool(kind.can_compile(agent))  # most kinds support all settings
+    return not hasattr(module, "can_compile") or bool(module.can_compile(agent))  # most kinds support all settings
 
 
 def can_compile(loop: StepLoop) -> bool:
@@ -291,11 +291,11 @@ def _new_tests(real: Any, seeds: Tensor, test_every: int = 0) -> Tests:
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
     """Return what compiled code needs to play a greedy policy: the policy as a player, and its environment as a world.
     Return None if a compiled function is missing or if episodes may never end."""
-    kind = KINDS.get(type(policy.agent)) if isinstance(policy, AgentPolicy) else None
-    if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
+    module = AGENT_MODULES.get(type(policy.agent)) if isinstance(policy, AgentPolicy) else None
+    if module is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
-    player = kind.make_player(policy)
-    world = envs.make_world(environment, cells_only=kind is tabular)
+    player = module.make_player(policy)
+    world = envs.make_world(environment, cells_only=module is tabular)
     return None if player is None or world is None else (player, world)
 
 
@@ -437,7 +437,7 @@ class CompiledLoop(MachineCode):
         # The arrays share memory with ``tensors``, so compiled code writes its results there.
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
         block = Block(**arrays, start=loop.steps, pause=pause)
-        members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
+        members = AGENT_MODULES[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
         if not self._memories:
             self._prepare(loop, members)
         player, world, test_world, tests = self._player, self._world, self._test_world, self._tests
@@ -466,17 +466,17 @@ class CompiledLoop(MachineCode):
         """Build the objects that all blocks of the run use. ``members`` are of the first block."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        kind = KINDS[type(agent)]
-        world = envs.make_world(loop.environment, cells_only=kind is tabular)
+        module = AGENT_MODULES[type(agent)]
+        world = envs.make_world(loop.environment, cells_only=module is tabular)
         assert world is not None
         self._world = world
         self._test_world = test_world = world if self._test_world is None else self._test_world
         # The player shares memory with the agent's weights, so it always plays the current ones.
-        self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
+        self._player = module.make_player(agent.with_weights(agent.flat_parameters))
         assert self._player is not None
         for _ in range(self.threads):
             phi, episode = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, test_world, self._tests)
-            self._memories.append((kind.make_work(members), phi, envs.make_scratch(world), episode))
+            self._memories.append((module.make_work(members), phi, envs.make_scratch(world), episode))
 
 
 def num_steps(random_numbers: dict[str, Tensor]) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch
 from control.loops import compiled
-from control.loops.compiled import KINDS, MachineCode, begin_step, choose, improve, remember
+from control.loops.compiled import AGENT_MODULES, MachineCode, begin_step, choose, improve, remember
 from control.loops.steps import Ended, StepLoop
 from control.loops.threads import for_members
 from models.machine import Array, exact_inlined, kernel
@@ -114,13 +114,13 @@ class CompiledAgent(MachineCode):
 
     def _begin_block(self) -> None:
         """Take the random numbers of the next steps."""
-        agent, kind = self.agent, KINDS[type(self.agent)]
+        agent, module = self.agent, AGENT_MODULES[type(self.agent)]
         self._random_numbers = agent.noise.take(self._steps_left)
         self._block_steps, self._step = compiled.num_steps(self._random_numbers), 0
         self._steps_left -= self._block_steps
-        self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
+        self._members = module.make_members(agent, self._random_numbers, self._block_steps, self._loss)
         if not self._work:
-            self._work = [kind.make_work(self._members) for _ in range(self.threads)]
+            self._work = [module.make_work(self._members) for _ in range(self.threads)]
         self._has_actions = False  # whether the actions of the next step are already chosen
 
     def _run(self, function: Any, *numbers: int) -> None:

@@ -219,12 +219,12 @@ class StepLoop:
             if self._initial_states.number < last_step // BLOCK:  # another block will be needed
                 self._initial_states.prepare()
 
-    def start_episodes(self, where: Tensor | None) -> Tensor:
-        """Start an episode in each environment of the mask ``where [M, E]`` (None: all). Return all observations."""
+    def start_episodes(self, mask: Tensor | None) -> Tensor:
+        """Start an episode in each environment of the mask ``mask [M, E]`` (None: all). Return all observations."""
         numbers = self._initial_states_at(self.steps).numbers_at(self.steps % BLOCK)
         seeds = numbers["seeds"]
-        self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
-        return self.environment.reset_prepared(numbers["starts"], where)
+        self.seeds = seeds if mask is None else torch.where(mask.to(seeds.device), seeds, self.seeds)
+        return self.environment.reset_prepared(numbers["starts"], mask)
 
     def _initial_states_at(self, step: int) -> InitialStates:
         """Return the initial states, after moving forward to the block that contains ``step``."""

@@ -14,7 +14,7 @@ from control.loops.rollout import rollout
 from control.reports.figures import COLOURS, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
 from control.reports.states import state_names
 from envs.base import Environment
-from envs.make import make_environment, spaces_of, stages_of
+from envs.make import make_environment, proxy_factory, spaces_of
 from models.contract import Policy
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks, unscale_states
@@ -48,7 +48,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     parameters = proxy.parameters.expand(_AGENTS, -1)
     step_loop = loop.begin(parameters, list(range(_AGENTS)))
     policy = loop.train_to_end(step_loop).policy
-    networks = Networks(proxy.config, loop.stages.spaces)
+    networks = Networks(proxy.config, loop.factory.spaces)
     training_samples = _training_samples(step_loop.agent, policy, proxy, networks)
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(policy, real)
@@ -76,7 +76,7 @@ def _inner_loop(proxy: Proxy, settings: Settings) -> InnerLoop:
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     agent_config = settings.replace(vary_hp=False).agent  # so all networks have one shape
     loop = InnerLoop(config, settings.run.agent, agent_config, proxy.game)
-    return loop.copy_for_kind(loop.kinds[0])
+    return loop.for_implementation(loop.implementations[0])
 
 
 def _joined(states: Tensor, rewards: Tensor) -> np.ndarray:
@@ -96,8 +96,8 @@ def _training_samples(agent: Any, policy: Policy, proxy: Proxy, networks: Networ
         return _joined(states, columns["reward"].flatten())
     config: Any = proxy.config
     # The policy acts in real units and scales observations itself, so the environment must not.
-    unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
-    episodes = _play(policy, unscaled.stage(proxy.parameters.expand(_AGENTS, -1), agent))
+    unscaled = proxy_factory(dataclasses.replace(config, scale_obs=False), proxy.game)
+    episodes = _play(policy, unscaled.environment(proxy.parameters.expand(_AGENTS, -1), agent))
     states = _next_states(episodes) if has_next_states else episodes.obs
     return _joined(states[episodes.valid], episodes.reward[episodes.valid])
 

@@ -21,7 +21,7 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
-RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
+RESULTS = "exam.json"  # the results of all factory, in the folder of `--learn`
 BANDIT = "bandit.safetensors"  # in the folder of `--learn`
 LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")

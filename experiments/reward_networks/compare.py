@@ -58,7 +58,7 @@ from models.mixture import Mixture
 from models.off_policy import TwinCriticAgent
 from models.proxies import files
 from models.registry import agent_class, parse_agents
-from models.settings import SettingError, choice_error, kinds
+from models.settings import SettingError, choice_error, field_types
 from models.spaces import Discrete
 from understudy.kinds import KINDS, MODES
 
@@ -78,12 +78,12 @@ SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which the table 
 
 
 class Fixed:
-    """Stand-in for `envs.make.Stages` with one fixed reward: ``weight`` times the task's, shaped by ``potential``."""
+    """Stand-in for `envs.make.ProxyFactory`. Its reward is ``weight`` times the task's, shaped by ``potential``."""
 
     def __init__(self, game: str, spaces: Any, potential: Potential | None, weight: float = 1.0):
         self.game, self.spaces, self.potential, self.weight = game, spaces, potential, weight
 
-    def stage(self, flat: Tensor, agent: Any) -> RewardedEnvironment:
+    def environment(self, flat: Tensor, agent: Any) -> RewardedEnvironment:
         real = make_environment(self.game, agent.members, agent.envs)
         potential = self.potential or (lambda obs: obs.new_zeros(obs.shape[:2]))
         phi = lambda obs, info=None: potential(obs)  # noqa: E731
@@ -132,11 +132,11 @@ def _shifted(potential: Potential, shift: float, scale: float, obs: Tensor) -> T
 
 def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name of every reward except the learned ones, and the arguments of `compared` for it."""
-    game, spaces, dynamics = settings.run.gamename, loop.stages.spaces, make_dynamics(settings.run.gamename)
+    game, spaces, dynamics = settings.run.gamename, loop.factory.spaces, make_dynamics(settings.run.gamename)
     yield "native", {}
-    if isinstance(dynamics, CellTable) and "count_bonus" in kinds(type(settings.agent)):
+    if isinstance(dynamics, CellTable) and "count_bonus" in field_types(type(settings.agent)):
         yield "count", {"changes": {"count_bonus": 0.1}}
-    for name in ("icm", "rnd") if "intrinsic" in kinds(type(settings.agent)) else ():
+    for name in ("icm", "rnd") if "intrinsic" in field_types(type(settings.agent)) else ():
         yield name, {"changes": {"intrinsic": name}}
     potentials: dict[str, Potential] = {}
     if isinstance(dynamics, CellTable):
@@ -152,18 +152,18 @@ def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) ->
         for scale in options.hand_scales:
             potentials[f"by hand x {scale:g}"] = functools.partial(_shifted, HAND[base].potential, 0.0, scale)
     for name, potential in potentials.items():
-        yield name, {"stages": Fixed(game, spaces, potential)}
+        yield name, {"factory": Fixed(game, spaces, potential)}
         for shift in options.shifts:
             plus = functools.partial(_shifted, potential, shift, 1.0)
-            yield f"{name} {shift:+g}", {"stages": Fixed(game, spaces, plus)}
+            yield f"{name} {shift:+g}", {"factory": Fixed(game, spaces, plus)}
     for weight in WEIGHTS if options.weights else ():
-        yield f"weight {weight:g}", {"stages": Fixed(game, spaces, None, weight)}
+        yield f"weight {weight:g}", {"factory": Fixed(game, spaces, None, weight)}
 
 
 def compared(
-    settings: Settings, seeds: list[int], proxy: Any = None, stages: Any = None, changes: Any = None
+    settings: Settings, seeds: list[int], proxy: Any = None, factory: Any = None, changes: Any = None
 ) -> Outcome:
-    """Train fresh agents on the learned reward ``proxy``, on the reward of ``stages``, or on the game's reward.
+    """Train fresh agents on the learned reward ``proxy``, on the reward of ``factory``, or on the game's reward.
 
     ``changes`` are settings of the agents.
     """
@@ -174,9 +174,9 @@ def compared(
     )
     agent = dataclasses.replace(settings.agent, **(changes or {}))
     loop = InnerLoop(config, settings.run.agent, agent, settings.run.gamename)
-    if stages is not None:
-        loop.stages = stages
-    flat = None if stages is None else torch.zeros(len(seeds), 1)
+    if factory is not None:
+        loop.factory = factory
+    flat = None if factory is None else torch.zeros(len(seeds), 1)
     if proxy is not None:
         flat = proxy.parameters.expand(len(seeds), -1)
     return loop.run(flat, seeds)
@@ -332,7 +332,7 @@ def compare(options: argparse.Namespace) -> None:
     fixed_names = parse(argv).explicit_names
     changes = {name: value for name, _, value in (assignment.partition("=") for assignment in options.set)}
     settings = parse([*argv, *(word for name, value in changes.items() for word in (f"--{name}", *value.split(",")))])
-    setting_names = [*kinds(type(settings.agent)), "solved_reward"]
+    setting_names = [*field_types(type(settings.agent)), "solved_reward"]
     wrong_names = [*(changes.keys() & fixed_names), *(settings.explicit_names - fixed_names - {*setting_names})]
     if wrong_names:
         raise choice_error("set", min(wrong_names), setting_names)
@@ -344,8 +344,8 @@ def compare(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     for name in parse_agents(settings.run.agent):
-        check_spaces(settings.run, agent_class(name), loop.stages.spaces, name)
-    seeds = fresh_seeds(options.seed, "compare", options.agents, len(loop.kinds))
+        check_spaces(settings.run, agent_class(name), loop.factory.spaces, name)
+    seeds = fresh_seeds(options.seed, "compare", options.agents, len(loop.implementations))
     other_rewards = list(rewards(settings, options, loop))
     names = [*dict(other_rewards), *(name for name, _ in learned)]
     if duplicates := [name for name in names if names.count(name) > 1]:

@@ -32,7 +32,7 @@ from experiments.comparison import Layout, check_given, numbers_in, run_script, 
 from experiments.plotting import density, draw_pages, measure_and_draw, parse_with_extra_flags
 from models.proxies import files
 from models.proxies.synthetic.config import PROXIES
-from models.settings import SettingError, kinds
+from models.settings import SettingError, field_types
 
 GAMES = {"cartpole-200": "CartPole, 200 steps", "acrobot": "Acrobot"}
 AGENTS = ("DDQN", "DuelingDDQN", "TD3Discrete")
@@ -81,7 +81,7 @@ def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> d
     """Train and test new agents on the real environment, with settings from the winner of a search."""
     proxy = files.load(str(folder))
     agent = agent_settings(proxy, kind, {"vary_hp": vary_hp})
-    setting_kinds = kinds(type(agent))
+    setting_kinds = field_types(type(agent))
     changes = {"num_envs": 1, "fill": 0, "init_episodes": 10, "buffer_size": 100_000, "eps_fraction": None}
     agent = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in setting_kinds})
     loop = InnerLoop(dataclasses.replace(proxy.config, test_episodes=10), kind, agent, proxy.game)

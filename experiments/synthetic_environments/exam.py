@@ -28,7 +28,7 @@ from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop
 from control.reports.figures import write_numbers
 from control.reports.search import describe, iqm_text
-from envs.synthetic import Stages
+from envs.synthetic import ProxyFactory
 from experiments.comparison import Layout, check_given, run_script, script_flags
 from experiments.proxies import load_proxy, train_and_test
 from models.proxies.files import Proxy
@@ -89,9 +89,9 @@ def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool =
 def taught(proxy: Proxy, seeds: list[int]) -> dict:
     """Test policies that supervised learning trains on the pairs of ``proxy``; ``seeds`` set their initial weights."""
     config: Any = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
-    stages, started = Stages(config, proxy.game), time.process_time()
-    pairs = stages.searched_part(proxy.parameters).expand(len(seeds), -1)
-    policies = stages.train_on_pairs(pairs, proxy.parameters, Streams(seeds))
+    factory, started = ProxyFactory(config, proxy.game), time.process_time()
+    pairs = factory.searched_part(proxy.parameters).expand(len(seeds), -1)
+    policies = factory.train_on_pairs(pairs, proxy.parameters, Streams(seeds))
     loop = InnerLoop(config, "DDQN", default_config("DDQN", proxy.game), proxy.game)
     outcome = loop.run(policies, seeds, by_target=True)
     return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}

@@ -70,7 +70,7 @@ def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> l
     for number in numbers:
         changes = random_settings(number)
         config = dataclasses.replace(loop.config, population=WORKERS * (1 + changes["mirrored"]), **changes)
-        searches[number] = NES(config, loop.stages.initial(Streams([derive_seed(number, "first mean")]))[0])
+        searches[number] = NES(config, loop.factory.initial(Streams([derive_seed(number, "first mean")]))[0])
     solved = dict.fromkeys(numbers, generations + 1)
     for generation in range(1, generations + 1):
         if not searches:

@@ -57,9 +57,9 @@ class OnBoth(InnerLoop):
         real = super().test(policy, seeds)
         if self.trained_on is None:
             return real
-        agent = self.agent_class(self.agent_config, self.stages.spaces, list(seeds))
+        agent = self.agent_class(self.agent_config, self.factory.spaces, list(seeds))
         agent.envs = SYNTHETIC_EPISODES
-        with contextlib.closing(self.stages.stage(self.trained_on, agent)) as stage:
+        with contextlib.closing(self.factory.environment(self.trained_on, agent)) as stage:
             starts = Streams.from_name(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
             synthetic_episodes = play_episodes(policy, stage, starts)
         free = torch.zeros_like(synthetic_episodes.lengths)  # no steps of the real environment

@@ -4,7 +4,8 @@ A kind of proxy consists of a folder here and the files named below (docs/how_to
 
 - ``config.py`` has ``Config``, a `models.proxies.search.SearchConfig`, and ``FAMILY`` (`models.family.Family`).
 - ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once. It implements `Parameters`.
-- ``envs/<kind>.py`` has ``Stages``, an `envs.make.Stages`, and ``control/reports/<kind>.py`` has ``picture``.
+- ``envs/<kind>.py`` has a subclass of `envs.make.ProxyFactory` with the same name.
+- ``control/reports/<kind>.py`` has ``picture``.
 - `understudy.kinds.KINDS` has a record for all readers of files.
 
 D is the number of parameters of one proxy, and ``flat [M, D]`` has all parameters of M proxies, a row for each.

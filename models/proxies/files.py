@@ -13,7 +13,7 @@ import understudy
 from models.proxies.contract import Parameters
 from models.proxies.search import SearchConfig
 from models.registry import implementations
-from models.settings import SettingError, check, kinds, nearest
+from models.settings import SettingError, check, field_types, nearest
 from models.spaces import Continuous, Discrete, Spaces
 from models.vocabulary import translate
 from understudy import ProxyError
@@ -138,7 +138,7 @@ def _config_of(file: understudy.Proxy) -> Any:
     """Return the settings of a file as an instance of the ``Config`` of its family, with unchecked values. Raises
     ProxyError for an unknown name."""
     family_spec = implementations()[implementation_of(file.kind)]
-    field_kinds = kinds(family_spec.config)
+    field_kinds = field_types(family_spec.config)
     try:
         values, _ = translate(file.config, (), field_kinds)  # replaces old names of settings
     except SettingError as error:

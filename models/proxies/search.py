@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.family import reasons_by_setting
-from models.settings import kinds, machine_code, setting, width
+from models.settings import field_types, machine_code, setting, width
 
 OBJECTIVES = {
     "final": "the return of tests after training",
@@ -254,7 +254,7 @@ def load_presets(kind: str) -> Any:
 def ineffective(config: SearchConfig) -> dict[str, str]:
     """Return the settings that have no effect in ``config``, ``{name: reason}``."""
     plateau_settings = ("early_out_virtual_diff", "plateau_floor")
-    names = [name for name in kinds(type(config)) if name.startswith("second_")]
+    names = [name for name in field_types(type(config)) if name.startswith("second_")]
     second_phase_settings = tuple(name for name in names if name != "second_phase")
     return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
