@@ -426,11 +426,11 @@ def test_a_potential_of_cells_is_exact() -> None:
     game, source = "test_learn:Corridor-v0", "test_learn:right"
     words = f"--implementation RN --gamename {game} --preset teacher --start_from {source}"
     small = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
-    stages: Any = proxy_factory(trainer.config.parse(f"{words} {small}".split()).proxy, game)
-    phi = stages.parameters.with_weights(cloned_proxy(source, stages, 0)[None])
+    factory: Any = proxy_factory(trainer.config.parse(f"{words} {small}".split()).proxy, game)
+    phi = factory.parameters.with_weights(cloned_proxy(source, factory, 0)[None])
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
     torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
-    assert stages.explained_variance > 0.98
+    assert factory.explained_variance > 0.98
 
 
 def shuffled(obs: np.ndarray) -> np.ndarray:
@@ -459,14 +459,14 @@ def mostly_left(obs: np.ndarray) -> np.ndarray:
 def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
     words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --table_size 500".split()
     settings = trainer.config.parse([*words, "--start_from", "test_learn:mostly_left"])
-    stages: Any = proxy_factory(settings.proxy, "cartpole")
-    flat = cloned_proxy("test_learn:mostly_left", stages, 0)[None]
-    table = stages.parameters.fixed_tensors(flat)["states.table"]
-    actions = stages.parameters.target(flat).act(table)
+    factory: Any = proxy_factory(settings.proxy, "cartpole")
+    flat = cloned_proxy("test_learn:mostly_left", factory, 0)[None]
+    table = factory.parameters.fixed_tensors(flat)["states.table"]
+    actions = factory.parameters.target(flat).act(table)
     assert actions.sum() == 100 and len(table[0].unique(dim=0)) <= 450
 
 
-def test_a_scaled_stage_pays_the_same() -> None:
+def test_an_environment_of_scaled_observations_pays_the_same() -> None:
     """Scaled observations are the bandit's states by the target's centre and spread, and so are a policy's inputs."""
     words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_teachers:balance"
     config = trainer.config.parse([*words.split(), "--agent", "DDQN", "--table_size", "64"]).proxy
@@ -476,7 +476,7 @@ def test_a_scaled_stage_pays_the_same() -> None:
     flat = scaled.parameters.fill_table(scaled.parameters.initial(Streams([0, 1])), states)
     flat[:, : scaled.parameters.num_searched] = torch.randn(2, scaled.parameters.num_searched, generator=generator)
     trainee = SimpleNamespace(members=2, envs=50, device=torch.device("cpu"))
-    environments = [stages.stage(flat, trainee) for stages in (scaled, plain)]
+    environments = [factory.environment(flat, trainee) for factory in (scaled, plain)]
     seeds = torch.arange(100).reshape(2, 50)
     scaled_obs, obs = (environment.reset(seeds) for environment in environments)
     expected = (obs - states.mean(1, keepdim=True)) / states.std(1, keepdim=True)
