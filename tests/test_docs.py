@@ -143,6 +143,7 @@ def scaled(command: str) -> str:
     if re.search(r"--eval_agent \w+-", command) and "--real_steps" not in command:  # a shipped proxy
         return f"{command} --num_agents 3 --no_real_baseline --time_limit 40"
     command = re.sub(r"--trained_steps \d+", "--trained_steps 200", command)
+    command = re.sub(r"--tune \d+", "--tune 2", command)
     for word, limits in LIMITS:
         if word in command:
             return f"{command} {limits}"

@@ -16,6 +16,7 @@ import fake_runs
 from conftest import ROOT
 from control.cli.parse import parse
 from control.reports.runs import read_runs
+from experiments.comparison import sample_settings
 from fake_runs import Shown, is_png, load_script, refused
 from models.agents.model_generalisation.config import PRESETS
 from models.settings import SettingError
@@ -64,6 +65,36 @@ def test_new_rows_are_added_to_the_file(tmp_path: Path) -> None:
         assert rewards.main(argv) == 0
     rows = json.loads(file.read_text())["cliff, QLearning, gamma=0.9"]
     assert [rows[name]["late"]["from"] for name in ("native", "optimal")] == [0, 0]
+
+
+def test_samples_of_a_search_space_are_in_its_ranges(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(
+        "lr: {loguniform: [1e-4, 1e-2]}\nbatch_size: {randint: [4, 6]}\ndiscount: {log1m: [0.01, 0.1]}\n"
+        "activation: [relu, tanh]\nwidth: {lograndint: [8, 16]}\ndepth: [1, 2]\n"
+    )
+    words = f"--implementation DDQN --gamename cartpole --search_space {tmp_path / 'space.yaml'}".split()
+    samples = sample_settings(words, 200, seed=3)
+    assert samples == sample_settings(words, 200, seed=3) != sample_settings(words, 200, seed=4)
+    values = {name: [sample[name] for sample in samples] for name in samples[0]}
+    assert set(values["batch_size"]) == {4, 5, 6} and set(values["activation"]) == {"relu", "tanh"}
+    assert {len(sizes) for sizes in values["hidden_sizes"]} == {1, 2} and values.keys().isdisjoint({"width", "depth"})
+    assert {size for sizes in values["hidden_sizes"] for size in sizes} == {*range(8, 17)}
+    assert (
+        min(values["lr"]) < 2e-4
+        and max(values["lr"]) > 5e-3
+        and sum(lr < 1e-3 for lr in values["lr"]) in range(80, 120)
+    )
+    assert min(values["discount"]) < 0.92 and max(values["discount"]) > 0.98
+
+
+def test_agents_are_tuned_for_each_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A discount of 0 shows Q-learning no way to the goal, so the other one of two samples is chosen."""
+    monkeypatch.setattr(rewards, "sample_settings", lambda words, count, seed: [{"discount": 0.9}] * count)
+    argv = f"cliff --only --set gamma=0 --tune 3 --agents 2 --json {tmp_path / 'tuned.json'}".split()
+    assert rewards.main([*argv, "--reward", "learned=cliff-additive-potential"]) == 0
+    (rows,) = json.loads((tmp_path / "tuned.json").read_text()).values()
+    assert rows["native, tuned"]["settings"] == {"discount": 0.9} and rows["native"]["late"]["solved"] == 0
+    assert rows["native, tuned"]["late"]["solved"] == 1 and "settings" in rows["learned, tuned"]
 
 
 def test_no_published_figure_is_older_than_its_numbers() -> None:
