@@ -19,7 +19,7 @@ import sys
 from control.cli.ending import ending, install_handlers
 
 if __name__ == "__main__":
-    install_handlers()  # before the imports that take time
+    install_handlers()  # the imports below take time
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -211,5 +211,5 @@ def _command_function(settings: Settings) -> Callable[[], int]:
 
 
 if __name__ == "__main__":
-    sys.path.append(os.getcwd())  # for modules of the user, if trainer.py is in another folder
+    sys.path.append(os.getcwd())  # finds modules of the user if trainer.py is in another folder
     sys.exit(main())

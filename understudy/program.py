@@ -97,7 +97,7 @@ class Program:
             else:
                 action_term = action @ self._action_weight + self._bias
             outputs = run_layers(state @ self._state_weight + action_term, self._layers, self._activation)
-            terminated = outputs[:, -1] > ENDS_ABOVE  # of an MDP, whose last output is done; before NaN becomes 0
+            terminated = outputs[:, -1] > ENDS_ABOVE  # an MDP's last output is done; computed before NaN becomes 0
             outputs = _finite(outputs)
         if self._one_step:  # a bandit with a reward network, whose only output is the reward
             return state, outputs[:, 0], np.ones(len(state), np.bool_)
@@ -259,7 +259,7 @@ def _reset_starts(gym_id: str) -> Starts:
     """Return a function from seeds to observations of the environment ``gym_id``. A seed is mapped to one of 4,096
     seeds, with which the environment is reset. Raises ProxyError if the environment cannot be made. The function raises
     ProxyError if a reset fails."""
-    module = gym_id.rpartition(":")[0]  # of an id "module:name"
+    module = gym_id.rpartition(":")[0]  # the module of an id "module:name"
     if module and module not in sys.modules:  # Gymnasium would import it, and so run code that a file names
         line = f"first states are those of {gym_id!r}, but no file has a module imported"
         raise ProxyError(f"{line}; import {module} yourself first")

@@ -54,7 +54,7 @@ class _LearnedReward:
         if not is_number or not 0 <= float(discount) <= 1:
             raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
         self._discount = float(discount)
-        base_name = loaded.game.partition(",")[0]  # without parameters
+        base_name = loaded.game.partition(",")[0]  # the name without parameters
         game_id = IDS.get(base_name, base_name)
         obs_size, expected_size = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
         error_start = f"learned reward {str(loaded.path)!r}: it is for"
@@ -72,7 +72,7 @@ class _LearnedReward:
         self._spread = np.array(config["rn_input_spread"] or [1.0] * obs_size, np.float32)
         self._activation = ACTIVATIONS[config["proxy_activation_fn"]]
         depth = sum(name.endswith("weight") for name in tensors)
-        no_bias = np.zeros(1, np.float32)  # for a network of info alone, whose file has only a weight
+        no_bias = np.zeros(1, np.float32)  # a network of info alone has only a weight in the file
         self._layers = [
             (tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", no_bias)) for i in range(depth)
         ]
@@ -143,7 +143,8 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         if isinstance(env, gym.vector.VectorEnv):
             raise TypeError("RewardWrapper has a vector environment; allowed: one environment, or RewardVectorWrapper")
-        RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # for its spec
+        # Gymnasium's spec of the wrapper needs them.
+        RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)
         gym.Wrapper.__init__(self, env)
         self._learned_reward = _LearnedReward(proxy, discount, env.observation_space, env.unwrapped.spec)
 

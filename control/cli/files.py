@@ -16,7 +16,7 @@ from control.cli.together import missing_hint
 from control.cli.words import check_text, pairs_of
 from models.settings import SettingError, raise_all
 
-MAX_BYTES = 100_000  # of a file of settings; a run's config.yaml has about 2,000
+MAX_BYTES = 100_000  # maximum size of a file of settings; a run's config.yaml has about 2,000 bytes
 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
@@ -76,7 +76,7 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
     empty. Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows
     ``example``, a correct line."""
     try:
-        text = read_text(path, MAX_BYTES, "utf-8-sig")  # without a byte order mark
+        text = read_text(path, MAX_BYTES, "utf-8-sig")  # this encoding skips a byte order mark
         with errors_in(path):
             content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
         if content is None and allow_empty:  # YAML without content is None

@@ -15,7 +15,7 @@ _AGENT_BY_KEY = {
     "rollout_length": "perfect_model",
 }
 _EVAL_FREQUENCY = 500  # default of the script, in steps
-_LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; GaussianLatent has other defaults
+_LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # defaults of the script; GaussianLatent has others
 
 
 def is_original(content: Mapping[str, Any]) -> bool:
@@ -50,7 +50,7 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
         settings["no_checkpoint"] = str(entries.pop("save_params")).lower() == "false"
     save_steps, eval_steps = str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))
     if save_steps.isdecimal() and eval_steps.isdecimal() and int(save_steps) and int(eval_steps):
-        settings["checkpoint_every"] = str(-(-int(save_steps) // int(eval_steps)))  # in epochs, rounded up
+        settings["checkpoint_every"] = str(-(-int(save_steps) // int(eval_steps)))  # number of epochs, rounded up
         del entries["save_frequency"]  # any other value remains, and the key is refused as unknown
     return settings | entries
 

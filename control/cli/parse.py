@@ -26,7 +26,7 @@ def parse(argv: Sequence[str]) -> Settings:
     from envs.names import import_module
 
     pairs = split(argv)
-    words = dict(pairs)  # of a repeated flag, the last words count
+    words = dict(pairs)  # if a flag is repeated, its last words count
     if "version" in words:
         from control.cli.help import version
 
@@ -121,7 +121,7 @@ def _settings_from_words(
         flag_words, renamed = translate(flag_words, (), DECIDING)  # ``renamed``: alias -> setting
         file_words, _ = translate(file_words, (), DECIDING)
         # Only flags and keywords have modules imported, so that a file cannot run code.
-        import_module("gamename", _text_of("gamename", flag_words))  # of a game ``module:Name-v0``
+        import_module("gamename", _text_of("gamename", flag_words))  # the module of a game ``module:Name-v0``
         all_words = {**file_words, **flag_words}
         if _text_of("implementation", all_words) == "RN" and _text_of("mode", all_words) == "-1":
             removed, added_words = _baseline_of_rewards(all_words)

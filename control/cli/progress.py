@@ -15,8 +15,8 @@ Watch = Callable[..., object]
 """A function that receives the fraction of the work that is done, from 0 to 1. The functions of `progress` and
 `watch_part` also take a text about what the work has reached, such as a return. Results are ignored."""
 
-_LEAST_WIDTH = 8  # of a column, so that few later numbers are wider
-_LEAST_FRACTION = 0.01  # of the work; below it, an estimate of the time left is poor
+_LEAST_WIDTH = 8  # minimum width of a column, so that few later numbers are wider
+_LEAST_FRACTION = 0.01  # fraction of the work below which an estimate of the time left is poor
 LINE_SECONDS = 10.0  # between lines without a terminal
 _COMPILING = "compiling machine code, half a minute or more, only once"
 
@@ -28,7 +28,7 @@ class Meter:
 
     _open: ClassVar[list["Meter"]] = []
     _compiling_since: ClassVar[float | None] = None
-    _compile_seconds: ClassVar[float] = 0.0  # of the process so far
+    _compile_seconds: ClassVar[float] = 0.0  # time that the process has compiled so far
     _has_announced: ClassVar[bool] = False
 
     def __init__(self, label: str) -> None:
@@ -74,7 +74,8 @@ class Meter:
         progress = fraction - self._first_fraction
         if progress < _LEAST_FRACTION:
             return "?"
-        total_seconds = (self.seconds() - self._started) / progress  # of the whole work, at the speed since `restart`
+        # Time for the whole work at the speed since `restart`.
+        total_seconds = (self.seconds() - self._started) / progress
         return str(tqdm.format_interval(total_seconds * (1 - fraction)))
 
     def show(self, fraction: float, label: str) -> None:

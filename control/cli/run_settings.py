@@ -338,7 +338,7 @@ class ImportConfig(Command):
     )
 
 
-TEACHER_STEPS, RACE_STEPS = 1_000_000, 131_072  # of --learn, unless the environment is slow
+TEACHER_STEPS, RACE_STEPS = 1_000_000, 131_072  # defaults of --learn in environments that are not slow
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Settings:
         if self.total_steps is None or not has_fixed_steps:
             return epochs
         num_envs = self.agent.num_envs
-        steps_per_env = math.ceil(self.schedule.steps_per_epoch / num_envs)  # of an epoch
+        steps_per_env = math.ceil(self.schedule.steps_per_epoch / num_envs)  # number of steps in an epoch
         epochs_needed = math.ceil(self.total_steps / (steps_per_env * num_envs))
         return epochs_needed if epochs is None else min(epochs, epochs_needed)
 

@@ -161,7 +161,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     comparison = ""
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
     if isinstance(module, RewardNetworkModule) and has_budget_of_steps:
-        seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
+        seeds = module.seeds_of("report", config.report_agents)  # the seeds of `_evaluate_winner`
         announce(module, f"{len(seeds)} agents with the task's reward, to compare")
         with progress("agents trained and tested", module.verbose) as watch:
             task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)
@@ -187,7 +187,7 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
     if not began_at_random or not is_comparable or not module.first_scores.isfinite().any():
         return None
     reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
-    if reaches_goal and config.objective == "final":  # by other objectives, such agents may still improve
+    if reaches_goal and config.objective == "final":  # other objectives also reward speed
         return None
     # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1
@@ -342,7 +342,7 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         assert max_return is not None  # without it, there are no rounds
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
         rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
-    agent_counts = (~returns.isnan()).sum(1).tolist()  # without rounds in which a candidate was left out
+    agent_counts = (~returns.isnan()).sum(1).tolist()  # number of rounds in which a candidate took part
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 

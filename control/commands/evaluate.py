@@ -128,7 +128,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
-            stem = f"eval_{checkpoint.path.stem}"  # of the film's name
+            stem = f"eval_{checkpoint.path.stem}"  # beginning of the film's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
             is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated

@@ -53,7 +53,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     node = graph.add
     # Below, ``x`` and ``command`` are names of outputs in the graph, and ``width`` is the size of ``x``.
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
-    sizes = {x: width}  # of the model's inputs
+    sizes = {x: width}  # sizes of the model's inputs
     if "command" in tensors:
         *_, centre, scale = tensors["command"]  # the last of `COMMAND_ROWS`
         num_commands = len(centre)

@@ -77,7 +77,7 @@ class Player:
         if observation.dim() > len(self._obs_shape):
             allowed = f"{list(self._obs_shape)}, one observation"
             raise SettingError(f"obs has shape {list(observation.shape)}; allowed: {allowed}")
-        action = first_member_actions(self._policy, observation[None])[0]  # in a batch of one
+        action = first_member_actions(self._policy, observation[None])[0]  # the policy takes a batch
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:

@@ -18,7 +18,8 @@ _NAME_WIDTH = 12  # smallest width of the column of names, so that the summaries
 
 def command(settings: Settings, *words: object) -> Command:
     """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
-    module_of_game, _, _ = settings.run.gamename.rpartition(":")  # of ``module:Name-v0``; "" for a name without ":"
+    # The module of ``module:Name-v0``; "" for a name without ":".
+    module_of_game, _, _ = settings.run.gamename.rpartition(":")
     modules = dict.fromkeys([*settings.imports, module_of_game])  # without repetitions
     imports = ",".join(filter(None, modules))
     import_words = ("--import", imports) if imports else ()
@@ -49,7 +50,7 @@ def path_text(value: object, folder: Path | None = None) -> str:
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
     """Print ``lines``, pairs ``(name, value)``, and ``commands`` that can be pasted into a shell. The first word of a
     command is ``tensorboard`` or a file for ``python``. Paths inside ``folder`` become relative to it."""
-    width = max([_NAME_WIDTH, *(len(name) + 2 for name, _ in lines)])  # of the column of names
+    width = max([_NAME_WIDTH, *(len(name) + 2 for name, _ in lines)])  # width of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
     if commands:

@@ -48,8 +48,8 @@ _VARIABLES = {
 }
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
-_GRACE_SECONDS = 1.0  # before tasks are cancelled
-START_SECONDS = 30.0  # after which a note says that no worker or trial has started
+_GRACE_SECONDS = 1.0  # time that tasks have to end before they are cancelled
+START_SECONDS = 30.0  # time after which a note says that no worker or trial has started
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ class InitialSearch:
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.num_implementations  # a multiple of `num_implementations`
         candidate_seeds = [base_seed + i % self.num_implementations for i in range(num_copies)]
-        seeds = candidate_seeds * len(candidates)  # the same for all
+        seeds = candidate_seeds * len(candidates)  # all candidates have the same seeds
         scores = objective(self.train(torch.cat(proxies), seeds), self.config)
         fitness = scores.view(-1, num_copies).mean(1).nan_to_num(-torch.inf)  # [C]; NaN if an agent diverged
         return candidates[int(fitness.argmax())]
@@ -144,7 +144,7 @@ class InitialSearch:
         strategies = {row: STRATEGIES[self.config.strategy](self.config, mean) for row, mean in enumerate(means)}
         generations_done = 0
         while len(strategies) > 1:
-            scores: dict[int, float] = {}  # of the latest generation, by row
+            scores: dict[int, float] = {}  # row -> fitness in the latest generation
             for _ in range(generations):
                 generations_done += 1
                 scores = self._search_generation(strategies, candidates, generations_done)
@@ -166,7 +166,7 @@ class InitialSearch:
         all_seeds: list[int] = []
         for row, strategy in strategies.items():
             streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
-            noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
+            noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # index of the only stream
             population = factory.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
             mean_proxy = factory.with_searched_part(strategy.mean, candidates[row])
             proxies, seeds = generation_agents(

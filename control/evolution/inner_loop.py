@@ -37,7 +37,7 @@ from models.streams import derive_seed, lockstep_streams, numbered_seed
 MOST_MEMBERS = 512  # maximum number of agents
 _MOST_NUMBERS = 2048  # maximum number of agents times numbers in an observation
 _WATCH_STEPS = 512  # environment steps per member between progress reports
-_TRAINING_FRACTION = 0.9  # of the progress; the rest is for tests
+_TRAINING_FRACTION = 0.9  # fraction of the progress that is training; the rest is for tests
 
 
 @dataclass
@@ -145,7 +145,8 @@ def train(
             steps_to_test = test_every - steps_done % test_every
             next_steps = min(next_steps, steps_to_test)
         if watch is not None:
-            remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)  # of all agents' steps
+            # Fraction of all agents' steps.
+            remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, math.ceil(_WATCH_STEPS / envs))
         # If agents may stop early, the steps pause at the end of an episode.
@@ -224,7 +225,7 @@ class InnerLoop:
             outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
             order += rows
         fields: dict[str, Any] = vars(Outcome.joined(outcomes))
-        inverse = torch.tensor(order).argsort()  # with it, agent i of the outcome has seed i again
+        inverse = torch.tensor(order).argsort()  # sorts the outcome by the agents' order in ``seeds``
         fields |= {name: value[inverse] for name, value in fields.items() if isinstance(value, Tensor)}
         return Outcome(**fields)
 
@@ -263,7 +264,7 @@ class InnerLoop:
         self._test_steps = 0
         if by_target:
             assert proxies is not None
-            policy = self.factory.parameters.target(proxies)  # with the highest rewards
+            policy = self.factory.parameters.target(proxies)  # the policy with the highest rewards
             zeros, no_curve = torch.zeros(len(seeds), dtype=torch.int64), torch.zeros(len(seeds), 0)
             trained = Trained(policy, proxies.isfinite().all(1), steps=zeros, episodes=zeros, curve=no_curve)
         else:
@@ -316,7 +317,7 @@ class InnerLoop:
             # Python steps the environment. The agents still train in machine code, if they have any.
             importlib.import_module("control.loops.compiled_agent").use_machine_code(loop, self.threads)
             compiled = None
-        steps = math.ceil(config.inner_steps / agent.envs)  # of every environment
+        steps = math.ceil(config.inner_steps / agent.envs)  # number of steps in every environment
         compiled_tests: Any = None  # the compiled real environment, and the tests on it
         test, test_every = None, 1
         with contextlib.ExitStack() as stack:

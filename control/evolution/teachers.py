@@ -49,7 +49,7 @@ CountSteps = Callable[[int], None]
 _NOISE_LEVELS = (0.0, 0.3, 1.0)
 _ENVS_PER_LEVEL = 4
 _RETURN_ENVS = 32  # parallel environments of episodes with known returns
-_SB3_VERSION_FILE = "_stable_baselines3_version"  # in every file of an agent of stable-baselines3
+_SB3_VERSION_FILE = "_stable_baselines3_version"  # file in the archive of every agent of stable-baselines3
 # The class of an agent by an attribute that only its files store. TD3 also loads files of DDPG.
 _SB3_CLASSES = {
     "clip_range": "PPO",
@@ -58,7 +58,7 @@ _SB3_CLASSES = {
     "target_entropy": "SAC",
     "target_policy_noise": "TD3",
 }
-_SB3_DESCRIPTION = ", an agent of stable-baselines3"  # in errors, after the name of the file
+_SB3_DESCRIPTION = ", an agent of stable-baselines3"  # follows the name of the file in errors
 
 
 def is_teacher(source: str) -> bool:
@@ -87,7 +87,7 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     else:
         policy = _function_policy(source, game, wants_values)
     actions: Any = spaces.actions
-    shape = (actions.n,) if wants_values else spaces.action_shape  # of the output for one observation
+    shape = (actions.n,) if wants_values else spaces.action_shape  # shape of the output for one observation
 
     def checked_policy(obs: Tensor) -> Tensor:
         """Return the policy's actions or action values for ``obs [N, S]``, after a check of their shape and range."""
@@ -300,7 +300,7 @@ class TeacherEpisodes:
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
-        time_limit = LONG if limit is None else None  # in place of the environment's limit
+        time_limit = LONG if limit is None else None  # replaces the environment's limit
         with contextlib.closing(make_environment(self.game, 1, _RETURN_ENVS, time_limit=time_limit)) as real:
             random_play = self._play(real, streams, torch.full((_RETURN_ENVS,), LONG))  # random to the end
             max_random_steps = 1.5 * float(random_play.lengths.float().mean())
@@ -359,4 +359,4 @@ def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: Cou
     policy = teacher(source, factory.game, factory.spaces, needs_values) if needs_values else act
     episodes = TeacherEpisodes(act, factory.game, seed, count_steps)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return factory.cloned_from_policy(policy, episodes, streams)[0]  # of the only stream
+    return factory.cloned_from_policy(policy, episodes, streams)[0]  # index of the only stream

@@ -40,7 +40,7 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
     # beginning of the file, so that a browser can play the film before it has loaded all of it.
     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
     settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
-    writer: Any = None  # of imageio_ffmpeg, a generator that receives frames
+    writer: Any = None  # a generator of imageio_ffmpeg that receives frames
     with replacing(path) as temporary:
 
         def add(frame: Frame) -> None:

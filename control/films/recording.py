@@ -55,7 +55,7 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
     except UserError as error:
         # A game that cannot be made without rendering either has another problem, whose error this line raises.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
-        reason = str(error).removeprefix("record: ")  # of errors about rendering, which name that setting
+        reason = str(error).removeprefix("record: ")  # errors about rendering name that setting
         line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
         raise SettingError(line, setting) from error
 
@@ -86,7 +86,7 @@ def film(
     """Film episodes of the first member of ``loop`` as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. Write
     the seed and the returns to a text file beside it, and return the return of each episode. Random streams depend on
     ``name`` and the run's seeds, so filming does not change training. ``watch`` gets the finished fraction."""
-    seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # of the first member
+    seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # seeds of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed_text(loop.seeds))
     (returns,) = record([actor], run.gamename, path, seeds, run.time_limit, with_gif, watch)
@@ -151,7 +151,7 @@ class _FilmedEpisodes:
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
-        self.returns: list[float] = []  # of all episodes; the last is the current one
+        self.returns: list[float] = []  # returns of all episodes; the last one is still running
         self.policy = actor.begin()
         members = self.policy.members
         # Any: only a rendered environment has `frame` and `frames_per_second`.

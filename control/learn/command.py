@@ -73,7 +73,7 @@ def learn(settings: Settings) -> int:
         show_next([], [resume_command(settings)])
         raise
     folder = learned.folder
-    seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too
+    seconds = sum(result["seconds"] for result in learned.results.values())  # includes interrupted commands
     lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(seconds))]
     files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
     for name, file in files.items():
@@ -84,7 +84,8 @@ def learn(settings: Settings) -> int:
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
     commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
     stages_left_out = STAGES.keys() - learned.results.keys()  # because of ``only``
-    has_failed = any(result.get("failed") for result in learned.results.values())  # also of an earlier command
+    # Includes stages of an earlier command.
+    has_failed = any(result.get("failed") for result in learned.results.values())
     if stages_left_out and not has_failed:
         commands.append(resume_command(settings, only=None))
     show_next(lines, commands, folder)
@@ -150,7 +151,7 @@ def _run_stages(task: Task) -> bool:
             continue
         if name not in task.results:
             task.stage, task.position = name, f"{number}/{len(names)}"
-            earlier_parts = task.finished_parts.values()  # of an interrupted command, whose time counts too
+            earlier_parts = task.finished_parts.values()  # parts of an interrupted command, whose time counts too
             started, cpu_started = time.perf_counter(), time.process_time()
             result = STAGES[name](task)
             seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
@@ -177,7 +178,7 @@ def _run_stages(task: Task) -> bool:
     write_page(task.folder, task.game, task.results, command_line)
     setup = {"gamename": task.game} | task.changed_options
     show_learned(task.folder, task.seed, setup, task.results, task.folder / FIGURE)
-    results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
+    results = {name: task.results[name] for name in names if name in task.results}  # results of the selected stages
     if verbose and "exam" in results:
         print(f"\n{returns_table(results)}")
     if verbose and (sentences := conclusion(results)):

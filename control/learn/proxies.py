@@ -74,7 +74,7 @@ def make_reward(task: Task) -> dict[str, Any]:
     factory: Any = proxy_factory(settings.proxy, task.game)
     with task.progress("a fit to the teacher's returns"):
         flat = cloned_proxy(task.teacher, factory, task.seed, real_steps.append)
-    explained = factory.explained_variance  # of the fit that `cloned_proxy` has made
+    explained = factory.explained_variance  # result of the fit in `cloned_proxy`
     _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
     return {"real_steps": sum(real_steps), "explained_variance": explained}
 

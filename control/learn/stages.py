@@ -14,10 +14,10 @@ from models.proxies.search import load_presets
 from models.spaces import Discrete
 
 # For rough estimates of the time left, in seconds of the machine of docs/benchmarks.md.
-_FIT_SECONDS = 5.0  # to fit the bandit or the reward, beside the steps of the task
+_FIT_SECONDS = 5.0  # time to fit the bandit or the reward, without the steps of the task
 _FIT_STEPS = 50_000  # steps of the task for such a fit
 _TEACHER_UPDATE = 4e-5  # updates and evaluations, for each step of a teacher's training
-_TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
+_TEACHER_FRACTION = 0.4  # fraction of the largest number of steps after which a teacher's training usually ends
 _DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
 _TASK_UPDATE, _RACE_UPDATE = 5e-5, 1e-5  # updates of an agent on the task, for each step, in exam and race
 _MACHINE_STEP = 5e-6  # a step of an environment in machine code

@@ -36,7 +36,7 @@ JUDGING_ENVS = 16  # environments in parallel
 # Steps of an environment per second below which it is slow: a teacher of continuous actions is SAC, and agents of the
 # exam do not train on the task itself.
 _FAST_RATE = 1000
-_MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # of a training in a slow environment
+_MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # limits of a training in a slow environment
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
 
@@ -139,7 +139,7 @@ class Task:
         if not self.is_slow:
             return steps
         affordable = self.results["probe"]["steps_per_second"] * _MAX_SECONDS / agents
-        rounded = float(f"{affordable:.1e}")  # to two significant digits
+        rounded = float(f"{affordable:.1e}")  # two significant digits
         return min(steps, max(_MIN_STEPS, int(rounded)))
 
     def score(self, stage: str, name: str) -> Score:

@@ -39,7 +39,7 @@ _TEACHERS: dict[str, dict[str, Any]] = {
 # Discount of a second PPO teacher if actions are continuous, of which the better one is kept. On Hopper only the second
 # one learns to run, on Swimmer only the first one swims far.
 _SECOND_DISCOUNT = 0.99
-_ENTROPY_BONUS = 0.01  # of teachers with discrete actions
+_ENTROPY_BONUS = 0.01  # `ent_coef` of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 
@@ -51,7 +51,7 @@ def find_teacher(task: Task) -> dict[str, Any]:
     training = _train_teacher(task) if task.options.teacher is None else {}
     act = teacher(task.teacher, task.game, task.spaces)
     score = task.judge(FunctionPolicy(act), "judging the teacher")
-    policy_name = training.get("implementation", task.teacher)  # without a training, the user's file or function
+    policy_name = training.get("implementation", task.teacher)  # the user's file or function if nothing was trained
     result = {**training, "policy": policy_name, "score": dataclasses.asdict(score)}
     if score.count > JUDGING_EPISODES:
         random_policy = RandomPolicy(task.spaces, JUDGING_ENVS, Streams([derive_seed(task.seed, "random actions")]))
@@ -78,7 +78,7 @@ def teacher_trainings(task: Task) -> dict[str, Settings]:
     num_evaluations = _EVALUATIONS
     if implementation == "PPO":
         changes |= {"scale_actions": True} if is_continuous else {"ent_coef": _ENTROPY_BONUS}
-        steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
+        steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # so that there are at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
         num_rollouts = task.teacher_steps // (changes["num_envs"] * changes["rollout_steps"])
         num_evaluations = min(num_evaluations, num_rollouts)  # a policy that has not changed needs no new evaluation
@@ -150,7 +150,7 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
 def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, float]:
     """Evaluate best.ckpt and last.ckpt of a teacher's training in new episodes. Return the path of the better one, and
     its mean return. ``training`` is the result of `_train_one_teacher`."""
-    names = ["best.ckpt", "last.ckpt"]  # of equal returns, `max` below chooses the first
+    names = ["best.ckpt", "last.ckpt"]  # if returns are equal, `max` below chooses the first
     if training["trains_to_end"]:
         names.reverse()  # evaluations cannot show that a Q-table still improves, so prefer the later one
     candidates = [task.folder / training["run"] / "checkpoints" / name for name in names]

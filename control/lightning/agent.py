@@ -39,8 +39,9 @@ class AgentModule(RunModule):
         # A short run has five evaluations at least, unless the user chose another interval than the default.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
-        self._recent_returns = deque[float](maxlen=_PRINTED_EPOCHS)  # of epochs in which episodes ended
-        self._latest_loss: dict[str, float] = {}  # by its tag; empty before the first update
+        # Returns of the latest epochs in which episodes ended.
+        self._recent_returns = deque[float](maxlen=_PRINTED_EPOCHS)
+        self._latest_loss: dict[str, float] = {}  # tag -> loss; empty before the first update
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | PathLike[str], **changes: Any) -> Self:  # type: ignore[override]

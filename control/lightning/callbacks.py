@@ -30,7 +30,7 @@ from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, read_metrics, sync_to_disk
 from models.settings import StopNow
 
-_CLEARLY_BETTER = 0.01  # of the way from the baseline to the best return (`StopWhenFlat`)
+_CLEARLY_BETTER = 0.01  # fraction of the way from the baseline to the best return (`StopWhenFlat`)
 _ROWS = 25  # number of rows of the printed table, if the run is short
 _ROW_SECONDS = 60.0  # maximum time between two rows
 _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
@@ -67,7 +67,7 @@ class Progress(Callback):
         # update.
         if is_first or (isinstance(module, AgentModule) and not module.gradient_steps):
             self.meter.restart(self._fraction)
-        size = 1 / module.epochs if module.epochs else self._epoch_size  # of this epoch, probably
+        size = 1 / module.epochs if module.epochs else self._epoch_size  # probable size of this epoch
         label = f"{module.unit} {_number_text(module, number)}"
         module.watch = lambda part: self.meter.show(min(1.0, self._fraction + part * size), label)
         module.watch(0.0)
@@ -110,7 +110,7 @@ class Progress(Callback):
         times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self.meter.time_left(fraction)}
         if self.meter.bar is not None:  # the printed row draws it again
             self.meter.show(fraction, f"{module.unit} {epoch}")
-        if module.legend and not self._table.widths:  # before the first row
+        if module.legend and not self._table.widths:  # the first row will follow
             tqdm.write(paint(wrap_text(module.legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch.rjust(len(last_epoch))} | module.columns() | times))
         sys.stdout.flush()
@@ -313,7 +313,7 @@ class StopWhenFlat(EarlyStopping):
         """Adapt the attributes by which `EarlyStopping` decides to the latest returns, and report the progress."""
         if module.gradient_steps:
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
-            reaches_max = best < self.max_return <= score  # for the first time
+            reaches_max = best < self.max_return <= score  # true only at the first such score
             # `EarlyStopping` counts a return as better if it exceeds the best one by more than this.
             self.min_delta = 0.0 if reaches_max else self._margin(best)
             training_return = float(trainer.callback_metrics.get(TRAINING, math.nan))

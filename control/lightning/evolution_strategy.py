@@ -70,7 +70,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
     def ask(self, generation: int) -> Tensor:
         """Return the population of a generation, ``[P, K]`` with the K searched parameters. Its perturbations depend
         only on the seed and the generation."""
-        streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")  # one stream
+        streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")  # a single stream
         self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]
         return self.strategy.ask(self.noise)
 
@@ -158,7 +158,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
         if module.mean_fitness is None:
             return
         archive = self.archive
-        test_limit = self.config.at(self.generation).test_limit  # in this generation
+        test_limit = self.config.at(self.generation).test_limit  # the limit can change between generations
         comparable = [entry for entry in archive.entries if self.config.at(entry.generation).test_limit == test_limit]
         if len(comparable) < len(archive.entries):
             archive.entries = comparable

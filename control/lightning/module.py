@@ -56,7 +56,8 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
         self.settings = settings
-        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))  # one of each member
+        # A seed for each member.
+        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))
         self.epochs = settings.epochs  # number of epochs of the run; None for no limit
         self.total_steps = settings.total_steps  # environment steps of each member in the run; None for no limit
         self.row: dict[str, Tensor] = {}  # measurements of the current epoch, {tag: [M]}
@@ -172,7 +173,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         means = self.means()
         for tag, mean in means.items():
             if self.log_all and tag not in SCORES:  # scores are logged by the evaluation
-                self.log(tag, mean, logger=False, batch_size=1)  # for callbacks
+                self.log(tag, mean, logger=False, batch_size=1)  # so that callbacks can read it
         steps = float(self.env_steps.double().mean())
         counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
         for logger in self.loggers:

@@ -60,9 +60,10 @@ class ProxyModule(RunModule):
         self.fitness = self.selection_fitness = torch.zeros(0)
         self.mean_fitness: float | None = None  # None in generations that do not evaluate the mean
         self.mean_return = -math.inf  # mean return of the latest evaluated mean; -inf if its tests had a shorter limit
-        self.first_scores = torch.full((self.config.center_agents,), torch.nan)  # of agents on the first mean
-        self.outcome: Outcome | None = None  # of the latest training: returns and steps of its agents
-        self.real_steps = 0  # in the real environment so far
+        # Scores of the agents on the first mean.
+        self.first_scores = torch.full((self.config.center_agents,), torch.nan)
+        self.outcome: Outcome | None = None  # returns and steps of the agents of the latest training
+        self.real_steps = 0  # number of steps in the real environment so far
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.num_implementations = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one

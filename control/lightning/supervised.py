@@ -23,7 +23,7 @@ from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
 _NUM_AGENTS = 2  # recorded agents; with more, each would learn less, and reach the goal of Acrobot less often
-_HELD_OUT_FRACTION = 0.1  # of the transitions
+_HELD_OUT_FRACTION = 0.1  # fraction of the transitions that measure the error
 _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
 
@@ -47,10 +47,11 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.best_means = Archive(self.config.keep_best)
         initial = factory.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
         self.mean.data = initial.clone()
-        self.weights = nn.Parameter(initial)  # in the standardised units of `Fit`; the mean is in raw units
+        self.weights = nn.Parameter(initial)  # weights in the standardised units of `Fit`; the mean is in raw units
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
         self.optimizer = torch.optim.Adam([self.weights], fused=True)
-        self.updates = math.ceil(settings.proxy.fit_updates / settings.proxy.generations)  # per epoch
+        # Number of updates in an epoch.
+        self.updates = math.ceil(settings.proxy.fit_updates / settings.proxy.generations)
         self.errors: dict[str, float] = {}  # the mean's errors on held-out transitions
 
     @property
@@ -103,7 +104,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         mean = self.mean.detach()
         new_weights = self.fit.in_raw_units(self.weights.detach())
         new_errors = self.fit.errors(new_weights, self.held_out)
-        losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])  # by network
+        # An error for each network.
+        losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])
         # Views by name of a network: a copy into one of ``mean_networks`` changes the mean.
         mean_networks, new_networks = self.networks.split(mean), self.networks.split(new_weights)
         for name, is_lowest in zip(PARTS, losses < self.lowest, strict=True):
@@ -145,7 +147,7 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
         line = f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
-    steps = math.ceil(config.transitions / _NUM_AGENTS)  # of each agent
+    steps = math.ceil(config.transitions / _NUM_AGENTS)  # number of steps of each agent
     # Each agent makes exactly so many steps, without tests in between.
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)

@@ -22,7 +22,7 @@ FORMAT = 9  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
 _SHOWN = 12  # maximum number of runs that an error message lists
 _MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
-_MOST_CHARACTERS = 120  # of another program's message in an error
+_MOST_CHARACTERS = 120  # maximum length of another program's message in an error
 # Parts of the messages of torch's zip writer after a failed write.
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 

@@ -22,7 +22,7 @@ from models.settings import SettingError, UserError
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
 RESULTS = "exam.json"  # the results of all factory, in the folder of `--learn`
-BANDIT = "bandit.safetensors"  # in the folder of `--learn`
+BANDIT = "bandit.safetensors"  # the learned environment, in the folder of `--learn`
 LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")
 Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv as texts, and the same as numbers
@@ -154,7 +154,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
-    ending.exit_callbacks.append(remove)  # for a process that exits without the ``finally`` below
+    ending.exit_callbacks.append(remove)  # a process may exit without the ``finally`` below
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -195,7 +195,7 @@ class MetricsFile:
     def append(self, *rows: Mapping[str, float]) -> None:
         """Append rows, each with `KEYS` and any tags. The rows are in the file when this returns. If a tag has no
         column yet, the file is written again with a new column."""
-        tags = dict.fromkeys(tag for row in rows for tag in row)  # in order, each once
+        tags = dict.fromkeys(tag for row in rows for tag in row)  # all tags without repetitions, in order
         if new_columns := [tag for tag in tags if tag not in self.columns]:
             self.columns += new_columns
             _, rows_in_file = _read(self.path)
