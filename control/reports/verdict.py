@@ -286,15 +286,18 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CANDIDATES) -> dict[str, Tensor]:
     """Return actions by name, such as ``2`` or ``-1 0.5``: at most ``most_actions`` evenly spaced discrete actions, or
-    continuous actions of the lowest, middle and highest values of each dimension. For more than two dimensions, these
-    are only the three actions in which all dimensions have the lowest, the middle or the highest value."""
+    `MOST_CONSTANTS` continuous actions. With two dimensions, each has its lowest, middle and highest value. Otherwise,
+    evenly spaced values from the lowest to the highest count for all dimensions at once."""
     if isinstance(actions, Discrete):
         numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, most_actions)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}
     low, high = np.array(actions.low), np.array(actions.high)
     constants = {}
-    for levels in itertools.product([0.0, 0.5, 1.0], repeat=actions.size if actions.size <= 2 else 1):
-        action = low + (high - low) * np.array(levels)  # a single level counts for all dimensions
+    all_levels = np.linspace(0, 1, MOST_CONSTANTS)[:, None]  # a single level counts for all dimensions
+    if actions.size == 2:
+        all_levels = np.array(list(itertools.product([0, 0.5, 1], repeat=2)))
+    for levels in all_levels:
+        action = low + (high - low) * levels
         numbers = action if len(set(action)) > 1 else action[:1]  # equal numbers are named once
         constants[" ".join(f"{number:g}" for number in numbers)] = torch.tensor(action, dtype=torch.float32)
     return constants
