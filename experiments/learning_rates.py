@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.reports.figures import write_numbers
 from control.reports.search import describe
 from experiments.comparison import Layout, check_given, check_number, run_script, script_flags

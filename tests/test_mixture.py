@@ -12,7 +12,7 @@ import torch
 import trainer
 from control.cli import parse as config
 from control.cli.settings import as_dict, from_dict, to_yaml
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.build import has_machine_code
 from control.storage.run_dir import read_metrics

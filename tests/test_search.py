@@ -12,7 +12,7 @@ import torch
 
 import trainer
 from control.cli import parse as config
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.evolution.generations import InitialSearch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.rollout import rollout

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from envs.gridmaps import MAPS
 from helpers import config_of, loop_of
 from models.agents.tabular.agent import Agent, sample_config

@@ -10,7 +10,8 @@ from control.cli.colour import note
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
 from control.cli.words import FILM_WORDS
-from control.commands.evaluate import agents_for_proxy, proxy_or_checkpoint
+from control.commands.evaluate import proxy_or_checkpoint
+from control.commands.proxy_agents import agents_for_proxy
 from control.commands.run import trained_loop
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, first_free, record, returns_text

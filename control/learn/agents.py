@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from control.cli.progress import Watch
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first_solved_test
 from control.learn.proxies import REWARD

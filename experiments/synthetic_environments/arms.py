@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.reports.figures import COLOURS, WIDTH, rows, write_numbers
 from experiments.comparison import Layout, check_given, numbers_in, run_script, run_search

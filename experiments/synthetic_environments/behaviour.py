@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from control.cli.parse import parse
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.loops.build import check_spaces
 from control.reports.figures import FigureStyle, write_numbers
 from control.reports.synthetic import behaviour, draw_histograms, draw_rewards, histograms

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.rollout import Episodes
 from control.reports.curves import Level, draw_levels

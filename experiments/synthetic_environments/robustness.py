@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import fresh_seeds
 from control.reports.figures import COLOURS, WIDTH, write_numbers
 from control.reports.states import state_names

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from control.cli.parse import parse
 from control.cli.settings import Settings
-from control.commands.evaluate import agent_settings
+from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import StepLoop
