@@ -156,7 +156,7 @@ def test_search_resumes_to_same_results(
         agent_config = agent_settings(second, name, {"lr": 0.5})
         assert (agent_config.hidden_sizes, agent_config.lr) == ((8,), 0.5)
         assert all(getattr(agent_config, key) == value for key, value in expected.items())
-    assert second.description["scores"]["report"]["each"].keys() == {"DDQN", "PPO"}
+    assert second.description["scores"]["report"]["by_implementation"].keys() == {"DDQN", "PPO"}
     capsys.readouterr()
     words = ["--eval_agent", str(folders[0]), "--num_agents", "4", "--no_real_baseline", "--DDQN_lr", "1e-2"]
     assert trainer.main(words) in SEARCHED

@@ -83,14 +83,13 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
             "search_synthetic_steps": int(module.env_steps.sum()),
             "search_real_steps": module.real_steps,
         }
+    origin = f"mean of generation {generation}"
     if fit:
         origin = f"fitted to {fit['transitions']:,} transitions"
     elif is_clone:
         origin = f"made from {module.config.start_from}"
     elif generation > module.epoch:  # the last generation moves the mean once more
         origin = "last mean"
-    else:
-        origin = f"mean of generation {generation}"
     announce(module, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
@@ -123,11 +122,12 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.num_implementations > 1:
-        summary["each"] = by_implementation(module.agents, seeds, outcome.scores)  # mean return of each implementation
+        summary["by_implementation"] = by_implementation(module.agents, seeds, outcome.scores)
     return outcome, summary
 
 
 def _draw_winner(module: ProxyModule, folder: Path) -> Path:
+    """Draw what the winner in ``folder`` shows agents, add the pictures to TensorBoard, and return the first one."""
     announce(module, "drawing what the winner shows agents")
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
@@ -232,6 +232,7 @@ def write_proxy(
 
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield lines ``(name, text)`` about the held-out agents, whose statistics are in ``summary``."""
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     solved = module.config.solved_reward
     if solved is not None:
@@ -239,8 +240,9 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
     diverged = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
     place = "in machine code" if module.settings.proxy.compiled else "in torch"
     yield "score", f"{score} of {summary['agents']} fresh agents, trained {place}{diverged}"
-    if "each" in summary:
-        yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in summary["each"].items())
+    if "by_implementation" in summary:
+        means = [f"{implementation} {mean:.1f}" for implementation, mean in summary["by_implementation"].items()]
+        yield "of each", ", ".join(means)
     if "stays" in summary:
         yield "speed", speed_text(summary)
 
@@ -342,7 +344,7 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         assert max_return is not None  # without it, there are no rounds
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
         rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
-    agent_counts = (~returns.isnan()).sum(1).tolist()  # number of rounds in which a candidate took part
+    agent_counts = (~returns.isnan()).sum(1).tolist()  # NaN for rounds in which a candidate was left out
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 
