@@ -32,7 +32,7 @@ default_role = "code"  # docstrings name what they speak of in single backticks
 highlight_language = "none"  # of blocks without a language, such as output
 
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_links_external_new_tab = False
 
 autodoc_member_order = "bysource"
@@ -51,6 +51,7 @@ linkcheck_rate_limit_timeout = 60  # seconds to wait for a site that wants fewer
 linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)[:/]", r"https://example\.(org|com)"]  # only examples
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 pygments_dark_style = "github-dark"
 html_title = f"Understudy {version}"
 html_logo = html_favicon = "_static/logo.svg"
@@ -354,6 +355,24 @@ def _name_pages(app, document):
     document.insert(0, addnodes.index(entries=[("single", name, "", "main", None) for name in names]))
 
 
+def mathml(formula: str, is_display: bool) -> str:
+    """A formula of LaTeX as MathML. Browsers draw it without a script, which would come from the internet."""
+    from docutils.utils.math.latex2mathml import tex2mathml
+
+    math = tex2mathml(formula)
+    if not is_display:
+        return math
+    display = math.replace("<math", '<math display="block"', 1)
+    return f'<div class="formula">{display}</div>'
+
+
+def _visit_formula(translator, node):
+    from docutils import nodes
+
+    translator.body.append(mathml(node.astext(), isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
 def _page(app, name, template, context, document):
     if "body" in context:
         context["body"] = unbroken(context["body"])
@@ -377,6 +396,7 @@ def _extra_files(app, error):
 
 
 def setup(app):
+    app.add_html_math_renderer("mathml", (_visit_formula, None), (_visit_formula, None))
     app.connect("source-read", _read)
     app.connect("doctree-read", _link_settings)
     app.connect("doctree-read", _classify_tables)

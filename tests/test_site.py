@@ -81,6 +81,13 @@ def test_a_telephone_shows_the_first_heading_of_a_table() -> None:
     assert any("thead, th:first-child," in selector for selector in shown)
 
 
+def test_formulas_need_no_script(conf: ModuleType) -> None:
+    pytest.importorskip("docutils", reason="needs the extra docs")
+    assert re.sub(r"\s", "", conf.mathml("c_v", False)).endswith("<msub><mi>c</mi><mi>v</mi></msub></math>")
+    display = conf.mathml("c_v", True)
+    assert 'display="block"' in display and attribute_values(display)[0] == "class=formula"
+
+
 def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
     for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md")):
         text = conf.as_on_the_site(page.read_text(), page.parent)
@@ -127,6 +134,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert len(pages) > 50 and not [page for page in pages if "<wbr" in "".join(attribute_values(page.read_text()))]
     downloads = {path.name for path in (tmp_path / "site/_downloads").rglob("*.json")}
     assert downloads >= {path.name for path in ROOT.glob("docs/results/*.json")}
+    ppo = (tmp_path / "site/docs/ppo.html").read_text()
+    assert '<math display="block"' in ppo and not [
+        value for value in attribute_values(ppo) if value.startswith("src=http")
+    ]
     api = (tmp_path / "site/docs/api.html").read_text()
     assert all(
         f'id="{name}"' in api for name in ("trainer.train", "understudy.load", "control.commands.run.Run.predict")
