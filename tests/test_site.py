@@ -140,5 +140,11 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     ]
     api = (tmp_path / "site/docs/api.html").read_text()
     assert all(
-        f'id="{name}"' in api for name in ("trainer.train", "understudy.load", "control.commands.run.Run.predict", "models.settings.UserError")
+        f'id="{name}"' in api
+        for name in (
+            "trainer.train",
+            "understudy.load",
+            "control.commands.run.Run.predict",
+            "models.settings.UserError",
+        )
     )
