@@ -310,8 +310,14 @@ def _link_settings(app, document):
 PHONE_LETTERS = 40  # of a table's row on a telephone
 
 
+def is_plain(heads: list[str]) -> bool:
+    """Whether the headings of a table are two, without a unit or a number."""
+    return len(heads) == 2 and all(re.fullmatch(r"[A-Za-z ]+", head) for head in heads)
+
+
 def _classify_tables(app, document):
-    """Mark tables that are too wide for a telephone, which shows their rows as a list."""
+    """Mark tables that are too wide for a telephone, which shows their rows as a list, without headings such as "tag"
+    and "meaning"."""
     from docutils import nodes
 
     for table in document.findall(nodes.table):
@@ -320,7 +326,10 @@ def _classify_tables(app, document):
         lengths = [len(cell.astext()) for cell in cells]
         if sum(max(lengths[i::num_columns]) for i in range(num_columns)) > PHONE_LETTERS:
             table["classes"].append("sentences")
-            heads = [head.astext() for head in next(table.findall(nodes.thead)).findall(nodes.entry)]
+            head_row = next(table.findall(nodes.thead))
+            heads = [head.astext() for head in head_row.findall(nodes.entry)]
+            if is_plain(heads) and not list(head_row.findall(nodes.literal)):
+                table["classes"].append("plain")
             for i, cell in enumerate(cells):
                 if len(heads) > 2 and (column := i % len(heads)) and heads[column] and cell.astext():
                     cell[0].insert(0, nodes.inline("", f"{heads[column]}: ", classes=["column-name"]))

@@ -72,13 +72,15 @@ def test_output_and_drawings_fit_the_narrowest_column_of_a_desktop() -> None:
             assert max(map(len, block.splitlines())) <= 84, page
 
 
-def test_a_telephone_shows_the_first_heading_of_a_table() -> None:
-    """It may hold the unit of a table whose rows stand below each other."""
+def test_a_telephone_shows_the_first_heading_of_a_table(conf: ModuleType) -> None:
+    """It may hold the unit of a table whose rows stand below each other. Two headings of plain words are hidden."""
     style = (ROOT / "docs/_static/site.css").read_text()
     hidden = re.findall(r"^ *([^{}\n]*sentences[^{}\n]*) { display: none;", style, re.MULTILINE)
     shown = re.findall(r"^ *([^{}\n]*sentences[^{}\n]*) { display: inline;", style, re.MULTILINE)
-    assert not any("thead" in selector for selector in hidden)
+    assert [selector for selector in hidden if "thead" in selector] == ["table.docutils.sentences.plain thead"]
     assert any("thead, th:first-child," in selector for selector in shown)
+    assert conf.is_plain(["I want to", "page"]) and not conf.is_plain(["tag", "meaning", "unit"])
+    assert not conf.is_plain(["run, on CartPole", "measured"]) and not conf.is_plain(["steps", "of 500"])
 
 
 def test_formulas_need_no_script(conf: ModuleType) -> None:
