@@ -83,7 +83,7 @@ class Ours:
 
     def begin(self, rows: int) -> "Ours":
         """Train until all members learn, then fill the replay buffers to ``rows`` with copies of their transitions."""
-        while not self.agent.learning().all():
+        while not self.agent.learning_members().all():
             self.train(10)
         replay_buffer = self.agent.replay_buffer
         index = torch.arange(rows) % replay_buffer.size

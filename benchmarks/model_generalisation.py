@@ -112,7 +112,7 @@ def updates(agent: Any, count: int) -> None:
     """Make ``count`` updates of all members, without an environment."""
     for _ in range(count):
         agent.numbers = agent.noise.next()
-        agent.update(agent.numbers_of_update(0))
+        agent.update(agent.random_numbers_of_update(0))
 
 
 def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dict[str, Result]:

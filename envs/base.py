@@ -19,8 +19,8 @@ class EnvironmentFault(UserError, RuntimeError):
 
 @dataclass
 class Step:
-    """Result of one step of all environments. For environments that were not stepped (inactive ones), ``obs`` is their
-    last observation, ``discount`` is arbitrary, and all other fields are 0 or False."""
+    """Result of one step of all environments. For inactive environments, which were not stepped, ``obs`` is the last
+    observation, ``discount`` is arbitrary, and all other fields are 0 or False."""
 
     obs: Tensor  # [M, E, *O], *after* the step; if an episode ended, the final observation
     reward: Tensor  # [M, E] float32
@@ -57,16 +57,18 @@ class Environment(Protocol):
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
-        """Prepare B resets from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E, ...]``."""
+        """Prepare B resets from ``seeds [B, M, E]`` at once, which is cheaper than B separate resets. Return B rows,
+        ``[B, M, E, ...]``, for `reset_prepared`."""
 
     def reset_prepared(self, prepared: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Reset environments like `reset`, from a row ``[M, E, ...]`` of `prepare_resets` instead of seeds."""
+        """Reset the environments in ``mask`` like `reset`, from ``prepared [M, E, ...]``, a row of `prepare_resets`,
+        instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current episodes, as plain values and tensors."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `snapshot` as if there had been no interruption. The environment must be a new one."""
+        """Continue from a `snapshot` in a new environment, as if there had been no interruption."""
 
     def close(self) -> None: ...
 
@@ -77,7 +79,7 @@ class ReplayedEnvironment(Environment):
 
     game: Game
     state = None
-    _seeds: Tensor | None = None  # [M, E], of the current episodes
+    _seeds: Tensor | None = None  # [M, E], seeds of the current episodes
     _start_steps: Tensor  # [M, E], index in `_actions` of the first step of each current episode
     _actions: list[tuple[Tensor, Tensor | None]]  # the actions of each step, and the active environments (None: all)
 
@@ -88,12 +90,12 @@ class ReplayedEnvironment(Environment):
             return
         self._seeds = torch.where(mask, seeds, self._seeds)
         start_steps = torch.where(mask, len(self._actions), self._start_steps)
-        first_step = int(start_steps.min())  # of all current episodes
+        first_step = int(start_steps.min())  # the earliest start of a current episode
         self._start_steps = start_steps - first_step
         self._actions = self._actions[first_step:]
 
     def _record_step(self, actions: Tensor, active: Tensor | None) -> None:
-        """Record the actions of a step. Raises EnvironmentFault before the first reset."""
+        """Record a step of the ``active`` environments. Raises EnvironmentFault before the first reset."""
         if self._seeds is None:
             raise EnvironmentFault(f"environment {self.game.name} was stepped before its first reset")
         self._actions.append((actions, active))
@@ -106,8 +108,8 @@ class ReplayedEnvironment(Environment):
 
     def snapshot(self) -> dict[str, Any]:
         """See `Environment.snapshot`. The entries are ``seeds`` and ``began [M, E]`` (`_start_steps`), ``actions [T, M,
-        E(, A)]`` and ``active [T, M, E]``. Before the first reset there are no entries, and before the first step there
-        are only the first two."""
+        E(, A)]`` and ``active [T, M, E]``. Before the first reset there are no entries, and before the first step only
+        ``seeds`` and ``began``."""
         if self._seeds is None:
             return {}
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}
@@ -128,12 +130,12 @@ class ReplayedEnvironment(Environment):
         actions, active = state.get("actions", no_steps), state.get("active", no_steps)
         require(int(start_steps.max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(seeds)
-        # `reset` has started the current episode of every environment. If the episode began later than the others, the
-        # earlier actions do not belong to it, so they are not repeated.
+        # `reset` has started the current episode of every environment. Actions from before the start of an episode do
+        # not belong to it, so they are not repeated.
         for step, step_actions in enumerate(actions):
             has_begun = start_steps <= step
             self.step(step_actions, active[step] & has_begun)
-        # `reset` and `step` have recorded other starts and masks. Replace them, so that the next snapshot equals one
-        # from an uninterrupted run.
+        # `reset` and `step` have recorded other starts and masks. Replace them, so that the next snapshot is the same
+        # as in an uninterrupted run.
         self._start_steps = start_steps
         self._actions = list(zip(actions, active, strict=True))

@@ -33,14 +33,14 @@ _GOAL_REWARD, _FORCE_COST = 100.0, 0.1
 _PENDULUM_SECONDS, _PENDULUM_MAX_SPEED, _TORQUE = 0.05, 8.0, 2.0
 _WEIGHT = 15.0  # 3 g / 2 l, factor on the sine of the angle in the angular acceleration
 _INERTIA = 3.0  # 3 / m l^2, factor on the torque
-_SPEED_COST, _TORQUE_COST = 0.1, 0.001  # factors on the squares
+_SPEED_COST, _TORQUE_COST = 0.1, 0.001  # factors on the squares of speed and torque
 _PENDULUM_START = torch.tensor([math.pi, 1.0], dtype=torch.float64)
 
 
 class CartPole(Dynamics):
     """A cart of 1 kg on a track carries a pole of 0.1 kg and half length 0.5 m (Barto, Sutton & Anderson 1983, with
     Florian 2007's corrected equations and no friction). Actions push the cart with 10 N to the left (0) or right (1)
-    for 0.02 s, which is one step of the explicit Euler method. Every step pays 1, including the last one. An episode
+    for 0.02 s, which is one step of the explicit Euler method. Every step pays 1, including the last step. An episode
     terminates if the cart is more than 2.4 m from the middle or the pole more than 12 degrees from upright.
 
     State ``[..., 4]`` float64: position (m), speed (m/s), angle from upright (rad), angular speed (rad/s). The
@@ -59,19 +59,21 @@ class CartPole(Dynamics):
         self._bounds = _CARTPOLE_BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
+        """Return initial states: uniform positions, speeds and angles, then physics if random (`Dynamics.initial`)."""
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _CARTPOLE_START
         num_physics = len(_SAMPLED_PHYSICS)
-        numbers = uniform(seeds, 4 + num_physics) * 2 - 1  # in [-1, 1)
-        motion_numbers, physics_numbers = numbers.split([4, num_physics], -1)
+        samples = uniform(seeds, 4 + num_physics) * 2 - 1  # uniform on [-1, 1)
+        motion_samples, physics_samples = samples.split([4, num_physics], -1)
         # Log-uniform between 1 / spread and spread.
-        factors = (physics_numbers * math.log(self.physics.physics_spread)).exp()
-        return torch.cat((motion_numbers * _CARTPOLE_START, factors * self._nominal_tensor), -1)
+        factors = (physics_samples * math.log(self.physics.physics_spread)).exp()
+        return torch.cat((motion_samples * _CARTPOLE_START, factors * self._nominal_tensor), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Make one step of the explicit Euler method (`Dynamics.step`)."""
         if self.random_physics:
             motion, episode_physics = state.split([4, len(_SAMPLED_PHYSICS)], -1)
             gravity, cart_mass, pole_mass, half_length = episode_physics.unbind(-1)
@@ -124,6 +126,7 @@ class Acrobot(Dynamics):
         return torch.cat((cos_and_sin, speeds), -1).float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Make one step of the Runge-Kutta method (`Dynamics.step`). k1 to k4 are its time derivatives."""
         torque = torch.take(self._torques, actions)
         k1 = _acrobot_rates(state, torque)
         k2 = _acrobot_rates(state + k1 * (_ACROBOT_SECONDS / 2), torque)
@@ -138,9 +141,9 @@ class Acrobot(Dynamics):
 
 
 def _acrobot_rates(state: Tensor, torque: Tensor) -> Tensor:
-    """Return the time derivatives ``[..., 4]`` of the state under the torque ``[...]``. The names d1,
-    d2, phi1 and phi2 are of Sutton & Barto's book. Masses, lengths and moments are inserted, and cos(x - pi/2) is
-    sin(x)."""
+    """Return the time derivatives ``[..., 4]`` of ``state [..., 4]`` under ``torque [...]``. The names d1, d2, phi1 and
+    phi2 are from Sutton & Barto's book. The values of masses, lengths and moments of inertia are inserted, and
+    cos(x - pi/2) is written as sin(x)."""
     first, second, speed1, speed2 = state.unbind(-1)
     cos, half_sin = second.cos(), second.sin() * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
@@ -157,7 +160,7 @@ class RepeatedDynamics(Dynamics):
 
     With ``action_repeat`` n, a step is n repetitions of an action, or fewer if the episode ends before, and pays the
     sum of their rewards. ``max_episode_steps`` counts repetitions: with a limit of 999 and n = 2, an episode has 500
-    steps, of which the last one has one repetition. If the limit is no multiple of n, states have an additional last
+    steps, the last of which has one repetition. If the limit is no multiple of n, states have an additional last
     column: the number of repetitions since the start. Raises SettingError.
     """
 
@@ -168,7 +171,7 @@ class RepeatedDynamics(Dynamics):
     def __init__(
         self, action_repeat: int = RepeatParameters.action_repeat, max_episode_steps: int | None = None
     ) -> None:
-        RepeatParameters(action_repeat)  # only to check the value
+        RepeatParameters(action_repeat)  # raises SettingError
         self.repeat = action_repeat
         # Number of repetitions after which an episode ends in the middle of a step. None if that never happens, and
         # states have no column of repetitions.
@@ -207,7 +210,7 @@ class RepeatedDynamics(Dynamics):
         """Repeat the actions and return the sum of the rewards. Episodes that have ended keep their state."""
         limit = self.repetition_limit
         if limit is not None:
-            state, counts = state[..., :-1], state[..., -1:]  # repetitions before this step
+            state, counts = state[..., :-1], state[..., -1:]  # [..., 1], repetitions before this step
         state, total, terminated = self.single_step(state, actions)
         for repetitions in range(1, self.repeat):
             continues = ~terminated
@@ -260,7 +263,7 @@ class MountainCarContinuous(_Car):
     forces within [-1, 1]. A step costs 0.1 times the square of the force. An episode terminates at position 0.45 or
     beyond, which pays 100.
 
-    Two steps may differ from Gymnasium's in the last digit: the first one, because Gymnasium's initial state is
+    Two steps may differ from Gymnasium's in the last digit: the first step, because Gymnasium's initial state is
     float64, and a step with a force out of bounds, which Gymnasium clips."""
 
     actions, max_return = Continuous((-1.0,), (1.0,)), _GOAL_REWARD
@@ -269,6 +272,7 @@ class MountainCarContinuous(_Car):
         return super().first_states(seeds).float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute one repetition (`RepeatedDynamics.single_step`), with Gymnasium's mixture of float32 and float64."""
         position, speed = state.unbind(-1)
         force = actions.squeeze(-1)
         # Gymnasium computes the cosine and the square in float64, everything else in float32.
@@ -316,6 +320,7 @@ class Pendulum(RepeatedDynamics):
         return torch.stack((angle.cos(), angle.sin(), speed), -1).float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute one repetition by the semi-implicit Euler method (`RepeatedDynamics.single_step`)."""
         angle, speed = state.unbind(-1)
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
         wrapped_angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi

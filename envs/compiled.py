@@ -1,7 +1,8 @@
 """Environments as compiled functions of one episode: the steps of `TensorEnvironment` and `RewardedEnvironment`.
 
-Each function names the method that it mirrors; tests/test_compiled.py compares the two. In compiled functions, ``m`` is
-a member, ``state [K]`` float64 the state of one of its episodes. Importing this requires Numba.
+Each function names the method that it mirrors; tests/test_compiled.py compares the two. control/loops/compiled.py
+describes the arguments that all compiled functions share. Here, ``state [K]`` is float64, and ``scratch`` is from
+`make_scratch`. Importing this requires Numba.
 """
 
 import math
@@ -23,7 +24,7 @@ from envs.gridmaps import CellTable
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
-from models.compiled import NO_NET, Net, argmax, make_net, single
+from models.compiled import NO_NET, Net, argmax, forward_one, make_net
 from models.machine import Array, exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.config import FORMS
@@ -43,7 +44,7 @@ _ABSOLUTE, _EXPONENTIAL = FORMS.index("absolute"), FORMS.index("exponential")  #
 
 
 def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
-    """Return an array of size 0, a placeholder in `World`."""
+    """Return an array of size 0 with ``axes`` axes, a placeholder in `World`."""
     return np.empty((0,) * axes, dtype)
 
 
@@ -52,9 +53,9 @@ class World(NamedTuple):
 
     kind: int
     obs_size: int
-    actions: int  # number of actions, or of the numbers of a continuous action
+    actions: int  # number of discrete actions, or the size A of a continuous action
     limit: int = 2**62  # time limit in steps; a huge number without a limit
-    physics: tuple[float, ...] = (0.0,) * 5  # of CartPole, as in `PHYSICS`
+    physics: tuple[float, ...] = (0.0,) * 5  # physics of CartPole in the order of `PHYSICS`
     # RepeatedDynamics
     repeat: int = 1
     repetition_limit: int = 0  # time limit in repetitions if it cuts a step short, else 0
@@ -74,7 +75,7 @@ class World(NamedTuple):
     reward_form: int = 0  # index in `FORMS` if a target decides the reward, else 0; `reward_net` is then the target
     target_inputs_at: int = 0  # position of centre and spread of the target's inputs in `net_parameters`
     action_middle: Array = _empty()  # [A], middle of the range of actions
-    action_half_range: Array = _empty()  # [A], half of its size
+    action_half_range: Array = _empty()  # [A], half the size of the range of actions
     # RewardedEnvironment
     learned_reward: bool = False
     phi_net: Net = NO_NET
@@ -83,12 +84,12 @@ class World(NamedTuple):
     phi_scale: Array = _empty()  # [M], a factor on phi
     obs_center: Array = _empty()  # [O], subtracted from observations; empty for none
     obs_spread: Array = _empty()  # [O], divides observations; empty for none
-    is_additive: bool = False  # whether the learned reward is added to the real one
-    is_potential: bool = False  # whether it is a difference of potentials
+    is_additive: bool = False  # whether the learned reward is added to the real reward
+    is_potential: bool = False  # whether the learned reward is a difference of potentials
     phi_is_zero: bool = False
     zero_at_end: bool = False
     discounts: Array = _empty()  # [M]
-    reward_weight: np.float32 = np.float32(1)  # of the real reward
+    reward_weight: np.float32 = np.float32(1)  # factor on the real reward
 
 
 class Map(World):
@@ -100,7 +101,7 @@ is_map = type_predicate(Map)
 
 
 def real_environment(environment: Environment) -> Environment:
-    """Return the environment that holds the states: below a learned reward, the real one."""
+    """Return the environment that holds the states: the real environment, which a learned reward may wrap."""
     return environment.real if isinstance(environment, RewardedEnvironment) else environment
 
 
@@ -172,17 +173,17 @@ def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
     return fields
 
 
-def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
+def _reward_fields(environment: RewardedEnvironment) -> dict[str, Any]:
     """Return the fields of `World` about a learned reward."""
-    phi, mode = rewarded.phi, rewarded.mode
+    phi, mode = environment.phi, environment.mode
     fields: dict[str, Any] = {
         "learned_reward": True,
         "is_additive": mode.additive,
         "is_potential": mode.potential,
         "phi_is_zero": not mode.state,  # phi could then read only the info, which compiled code does not have
-        "zero_at_end": rewarded.zero_at_end,
-        "discounts": rewarded.discounts[:, 0].contiguous().numpy(),  # [M, 1] -> [M]
-        "reward_weight": np.float32(rewarded.weight),
+        "zero_at_end": environment.zero_at_end,
+        "discounts": environment.discounts[:, 0].contiguous().numpy(),  # [M, 1] -> [M]
+        "reward_weight": np.float32(environment.weight),
     }
     if mode.state:
         assert isinstance(phi, Phi)
@@ -240,8 +241,8 @@ def observe(world, state, obs):
 @exact
 def _cartpole_step(physics, state, action):
     """Advance ``state`` (position, speed, angle, angular speed) in place by one step and return terminated
-    (`CartPole.step`). If the state has four more numbers (gravity, both masses, half the length of the pole), they are
-    used instead of the ones in ``physics``."""
+    (`CartPole.step`). ``physics`` are the numbers of `PHYSICS`. If the state has four more numbers (gravity, both
+    masses, half the length of the pole), these replace the first four numbers of ``physics``."""
     gravity, cart_mass, pole_mass, half_length, force = physics
     if len(state) > 4:
         gravity, cart_mass, pole_mass, half_length = state[4], state[5], state[6], state[7]
@@ -262,7 +263,8 @@ def _cartpole_step(physics, state, action):
 
 @exact
 def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
-    """Return the angular accelerations of both joints. `classic_control._acrobot_rates` explains names and numbers."""
+    """Return the accelerations (rad/s^2) of two angles (rad) with two speeds (rad/s) under a torque (N m) between the
+    links. `classic_control._acrobot_rates` explains names and numbers."""
     cos, half_sin = math.cos(angle2), math.sin(angle2) * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
     phi2 = math.sin(angle1 + angle2) * (0.5 * 9.8)
@@ -276,7 +278,7 @@ def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
 def _acrobot_step(state, action):
     """Advance ``state`` (two angles, two angular speeds) in place by one step of the Runge-Kutta method and return
     terminated (`Acrobot.step`). The method evaluates the speeds and accelerations of both joints four times. For
-    example, ``speed1_k3`` and ``acc1_k3`` are of joint 1 at the third evaluation."""
+    example, ``speed1_k3`` and ``acc1_k3`` are the speed and acceleration of joint 1 at the third evaluation."""
     torque = action - 1.0
     h = 0.2  # seconds
     half = h / 2
@@ -378,12 +380,13 @@ def target_reward(world, m, state, action, continuous_action, scratch):
     the best action in this state, and the reward falls with the distance from it (`understudy.kinds.FORMS`).
 
     The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
-    range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ."""
+    range, discrete actions as one-hot vectors, whose differences sum up to 2 if the actions differ. `network_step`
+    describes the arguments."""
     f32, params, size, inputs = np.float32, world.net_parameters[m], world.obs_size, scratch[0]
     center_at, spread_at = world.target_inputs_at, world.target_inputs_at + size
     for k in range(size):
         inputs[k] = (f32(state[k]) - params[center_at + k]) / params[spread_at + k]
-    output_row = single(world.reward_net, params, scratch, 0)
+    output_row = forward_one(world.reward_net, params, scratch, 0)
     distance = f32(0)
     if len(continuous_action):
         for k in range(world.actions):
@@ -406,7 +409,7 @@ def _run_network(net, world, m, state, action, continuous_action, scratch):
         inputs[k] = continuous_action[k] if len(continuous_action) else np.float32(k == action)
     for k in range(world.obs_size):
         inputs[world.actions + k] = np.float32(state[k])
-    return single(net, world.net_parameters[m], scratch, 0)
+    return forward_one(net, world.net_parameters[m], scratch, 0)
 
 
 @exact_inlined
@@ -447,17 +450,19 @@ def phi_value(world, m, state, obs, scratch):
     if len(world.obs_spread):
         for i in range(world.obs_size):
             x[i] /= world.obs_spread[i]
-    output_row = single(world.phi_net, world.phi_parameters[m], scratch, 0)
+    output_row = forward_one(world.phi_net, world.phi_parameters[m], scratch, 0)
     return scratch[output_row, 0] * world.phi_scale[m]
 
 
 @exact_inlined
 def advance(world, m, state, action, continuous_action, obs, scratch, previous_phi):
     """Make a step of an environment of member ``m``: overwrite ``state [K]`` by the next state and ``obs [O]`` by its
-    observation. Return reward, terminated, discount, and phi (the output of the reward network) of the next observation
-    (`TensorEnvironment.step`, `RewardedEnvironment.step`). It does not end episodes at the time limit. ``action`` is a
-    discrete action, ``continuous_action`` is empty if actions are discrete. ``previous_phi`` is phi before the step; it
-    is returned unchanged if the reward is not learned. ``scratch`` is from `make_scratch`."""
+    observation (`TensorEnvironment.step`, `RewardedEnvironment.step`). Return reward, terminated, discount, and the
+    output phi of the reward network for the next observation. Does not end episodes at the time limit.
+
+    ``previous_phi`` is phi before the step; it is returned unchanged if the reward is not learned. `network_step`
+    describes the other arguments.
+    """
     f32 = np.float32
     # `raw_done` is the output of the done network. A reward of 1 is CartPole's, all other kinds replace it.
     reward, ends, raw_done = f32(1), False, f32(0)

@@ -67,8 +67,8 @@ class CellTable(Dynamics):
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """Return the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
-        moves, by 2,000 sweeps of value iteration."""
+        """Return the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of moves
+        and a ``discount``, by 2,000 sweeps of value iteration."""
         next_cell = self.next_cell.view(reward.shape)
         continues = ~self.terminated.view(reward.shape)
         discounts = continues.to(reward.dtype) * discount
@@ -105,7 +105,7 @@ class GridMap(CellTable):
             raise SettingError(f"map_name is {map_name!r}; allowed: {', '.join(MAPS)}", "map_name")
         is_cliff = map_name == "cliff"
         self._rewards = _CLIFF_REWARDS if is_cliff else _ROOM_REWARDS
-        # The shortest path around the cliff has 13 steps, of which the last one costs nothing. In a room, the goal pays
+        # The shortest path around the cliff has 13 steps, the last of which costs nothing. In a room, the goal pays
         # 1, and steps cost.
         super().__init__(MAPS[map_name], max_episode_steps, max_return=-12.0 if is_cliff else 1.0)
 

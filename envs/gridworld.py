@@ -19,11 +19,11 @@ from envs.tensor import TIME, ChanceDynamics
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
 # Columns of a state after `SEED` and `TIME`. `EXTRA` is the first of the columns that a subclass may add.
 POSITION, GOAL, EXTRA = range(TIME + 1, TIME + 4)
-BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
+BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one step
 
 
 def as_lines(cells: Sequence[str], columns: int) -> str:
-    """Join the characters of cells, in row-major order, into lines."""
+    """Join the characters of cells, in row-major order, into lines of ``columns`` characters."""
     return "\n".join("".join(cells[i : i + columns]) for i in range(0, len(cells), columns))
 
 
@@ -100,6 +100,7 @@ class OpenGrid(ChanceDynamics):
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Move the player, unless a wall or the border stops it, then apply the event (`ChanceDynamics.advance`)."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         # The table has a row for each cell and a column for each action.
@@ -116,15 +117,15 @@ class OpenGrid(ChanceDynamics):
         return torch.cat((seed, time + 1, position, goal, extra_columns), -1), reward, terminated, None
 
 
-# Random numbers of a reset: for the start of the search in `mazes`, the player and the goal. Then their number.
+# Columns of the random numbers of a reset: start of the search in `mazes`, player, goal. Then the number of columns.
 _START, _PLAYER, _GOAL, _NUM_DRAWS = range(4)
 _WALL_CHANNEL, _OPEN_CHANNEL = 2, 3  # channels of the observation, after player and goal
 _OPEN_MARK = 8  # added to the counts of open cells in `mazes`; more than the number of neighbours of a cell
 
 
 class ProcMaze(OpenGrid):
-    """A maze with exactly one path between any two open cells. Every reset samples a new one, so the task is a
-    distribution over mazes. Player and goal each start in a uniform open cell, possibly the same one.
+    """A maze with exactly one path between any two open cells. Every reset samples a new maze, so the task is a
+    distribution over mazes. Player and goal each start in a uniform open cell, possibly the same cell.
 
     After the columns of `OpenGrid`, a state has one column per cell: 1 if the cell is open, 0 for a wall. The
     observation is ``[grid_size, grid_size, 4]`` flattened, 1 at the player, at the goal, at walls and at open cells.
@@ -140,6 +141,7 @@ class ProcMaze(OpenGrid):
         return 0.1 / ((grid_size + 1) * math.ceil(grid_size / 2) - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
+        """Return states with a new maze for each of ``seeds [..., M, E]`` (`Dynamics.initial`)."""
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)
@@ -154,6 +156,7 @@ class ProcMaze(OpenGrid):
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
+        """Return observations with four numbers per cell (`Dynamics.observe`)."""
         is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
         obs[..., _WALL_CHANNEL] = 1 - is_open
@@ -185,10 +188,10 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     # count is 1. The cell nowhere is never expandable.
     count = increments[first_cell]
     count[:, nowhere] = _OPEN_MARK
-    # For each cell the one from which it was opened. They replace a stack: they lead back from any cell to the start.
+    # For each cell the cell from which it was opened. This replaces a stack: it leads back from any cell to the start.
     predecessor = torch.full((num_mazes, cells + 1), nowhere)
     # Every cell except the start is entered and left at most once, which bounds the number of steps. A finished search
-    # remains at nowhere until the others finish. Columns of `uniform_at` below 0 are for mazes, the others for events.
+    # remains at nowhere until all searches finish. Mazes have columns of `uniform_at` below 0.
     for random_numbers in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
         neighbours_of_cell = neighbours.index_select(0, cell[:, 0])
         is_expandable = count.gather(1, neighbours_of_cell[:, :4]) == 1
@@ -232,7 +235,7 @@ class ButtonGrid(ChanceDynamics):
 
     Stepping onto a button's cell toggles the button. When all buttons are on, the next step pays 1 and starts a new
     arrangement of player and buttons, which depends on the episode's seed alone. In rare events all buttons turn on by
-    themselves, so that even an agent that never earns a reward sees one.
+    themselves, so that even an agent that never earns a reward sees a reward.
 
     State ``[..., 4 + 2 K]`` int64: seed, steps since the reset, row and column of the player, the cells of the K
     buttons (row * size + column, all different), the states of the K buttons (1 on, 0 off).
@@ -267,9 +270,9 @@ class ButtonGrid(ChanceDynamics):
         return self._new_arrangement(counters, self._random_numbers(counters[..., :1], counters[..., 1:]))
 
     def observe(self, state: Tensor) -> Tensor:
-        _, row, col, cells, on = self._parts(state)
+        _, row, col, cells, switches = self._split(state)
         player_index = (row * self._size + col) * 3
-        button_indices = cells * 3 + 2 - on  # the cell's second number if on, its third if off
+        button_indices = cells * 3 + 2 - switches  # the cell's second number if on, its third if off
         obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
         return obs.scatter_(-1, torch.cat((player_index, button_indices), -1), 1.0)
 
@@ -279,22 +282,22 @@ class ButtonGrid(ChanceDynamics):
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """See `envs.tensor.ChanceDynamics.advance`. ``chance [..., 3 + K]`` holds random numbers for the event, for row
         and column of the player, and for the cells of the K buttons."""
-        counters, row, col, cells, on = self._parts(state)
+        counters, row, col, cells, switches = self._split(state)
         counters = counters + self._one_step
         old_cell = torch.add(col, row, alpha=self._size)
         # Index into tables of next cells, which have a row for each cell and a column for each action.
         move = torch.add(actions[..., None], old_cell, alpha=len(MOVES))
         new_cell = torch.take(self._next_cell, move)
-        success = restart = on.all(-1, keepdim=True)  # as in the original: all buttons were on before this step
-        on = on ^ ((cells == new_cell) & (new_cell != old_cell))  # entering a button's cell toggles it
+        success = restart = switches.all(-1, keepdim=True)  # as in the original: all buttons were on before this step
+        switches = switches ^ ((cells == new_cell) & (new_cell != old_cell))  # entering a button's cell toggles it
         if self._event_probability:
             event = chance[..., :1] < self._event_probability
             if self._event_activates_all:
-                on = on | event
+                switches = switches | event
             else:  # the event begins a new arrangement
                 restart = success | event
         next_row, next_col = torch.take(self._next_row, move), torch.take(self._next_col, move)
-        same_arrangement = torch.cat((counters, next_row, next_col, cells, on), -1)
+        same_arrangement = torch.cat((counters, next_row, next_col, cells, switches), -1)
         state = torch.where(restart, self._new_arrangement(counters, chance), same_arrangement)
         reward = success[..., 0].float()
         never_terminated = torch.zeros_like(success[..., 0])
@@ -303,15 +306,15 @@ class ButtonGrid(ChanceDynamics):
     def text(self, state: Tensor) -> str:
         """Return a state ``[4 + 2 K]`` as lines of characters: ``@`` player, ``*`` player on a button, ``o`` button
         that is off, ``O`` button that is on, ``.`` other cells."""
-        _, row, col, cells, on = self._parts(state)
+        _, row, col, cells, switches = self._split(state)
         characters = ["."] * self._size**2
-        for cell, is_on in zip(cells.tolist(), on.tolist(), strict=True):
+        for cell, is_on in zip(cells.tolist(), switches.tolist(), strict=True):
             characters[cell] = "O" if is_on else "o"
         player = int(row) * self._size + int(col)
         characters[player] = "@" if characters[player] == "." else "*"
         return as_lines(characters, self._size)
 
-    def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
+    def _split(self, state: Tensor) -> tuple[Tensor, ...]:
         """Split a state: seed and number of steps, row, column, cells of the buttons, states of the buttons."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
@@ -322,13 +325,13 @@ class ButtonGrid(ChanceDynamics):
     def _new_arrangement(self, counters: Tensor, random_numbers: Tensor) -> Tensor:
         """Return states with a new arrangement of player and buttons, and all buttons off. ``counters [..., 2]`` are
         seed and number of the step. Of ``random_numbers [..., 3 + K]``, the first is for an event and not used here."""
-        numbers = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
+        places = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
         # Floyd's sample without replacement (Bentley & Floyd 1987). The range of each button has one number more than
-        # the range of the button before it. If a button's number repeats an earlier one, it gets the last number of its
-        # range. All sets of cells are equally likely. Their orders are not, but do not matter.
-        cells = numbers[..., 2:]  # a view, in which the loop replaces numbers
+        # the range of the button before it. If a button's number repeats an earlier number, it gets the last number of
+        # its range. All sets of cells are equally likely. Their orders are not, but do not matter.
+        cells = places[..., 2:]  # a view, so that the loop also changes ``places``
         for k in range(1, self._buttons):
             repeats = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
             last_of_range = self._size**2 - self._buttons + k
             cells[..., k].masked_fill_(repeats, last_of_range)
-        return torch.cat((counters, numbers, torch.zeros_like(cells)), -1)
+        return torch.cat((counters, places, torch.zeros_like(cells)), -1)

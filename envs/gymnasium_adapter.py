@@ -36,8 +36,8 @@ _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "bo
 class GymnasiumEnvironment(ReplayedEnvironment):
     """``members * envs`` instances of one Gymnasium environment. Interface: `envs.base.Environment`.
 
-    Observations of a 1-D Box are converted to float32. Images (uint8, or a Dict with one under "screen") become grey
-    stacked frames (`envs.wrappers.GreyFrame`). All other observations are flattened to float32 vectors, in which
+    Observations of a 1-D Box are converted to float32. Images (uint8, or a Dict with an image under "screen") become
+    stacked grey frames (`envs.wrappers.GreyFrame`). All other observations are flattened to float32 vectors, in which
     discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened; if it has
     integers, actions are rounded. MultiDiscrete and MultiBinary actions are numbered (`envs.wrappers.FlatAction`).
 
@@ -49,7 +49,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self.game, self.members, self.envs = game, members, envs
         self._render = render
         rows = members * envs
-        self._envs: list[gym.Env | None] = [None] * rows  # the others are made at their first reset
+        self._envs: list[gym.Env | None] = [None] * rows  # all except the first are made at their first reset
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
         self._space: Box = first.observation_space  # type: ignore[assignment]
@@ -114,6 +114,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        """See `envs.base.Environment.step`. Instances are stepped one after another."""
         self._record_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native_actions(actions)
@@ -184,13 +185,13 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     def _native_actions(self, actions: Tensor) -> Any:
         """Return ``actions [M, E, ...]`` in the format of the environment's action space, an item for each instance. It
         shares no memory with ``actions``, because an environment may change its action."""
-        space, numbers = self._action_space, actions.detach().numpy()
+        space, array = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
-            return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
+            return (array.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
         assert isinstance(space, Box)
         if space.dtype.kind != "f":
-            numbers = numbers.round()
-        return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
+            array = array.round()
+        return array.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
     def _member_tensor(self, rows: np.ndarray) -> Tensor:
         """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` that shares its memory."""
@@ -200,7 +201,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Raise EnvironmentFault about the first number of ``values [M * E, ...]`` that is not finite."""
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
-        row, *index = np.argwhere(~np.isfinite(values))[0].tolist()  # of the first such number
+        row, *index = np.argwhere(~np.isfinite(values))[0].tolist()  # position of the first such number
         place = str(index) if index else ""
         raise self._fault(row, BrokenContract(f"{name}{place} is {values[row, *index]}; it must be finite"))
 
@@ -216,8 +217,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
 
 def _frame_of_user(error: BaseException) -> traceback.FrameSummary:
-    """Return the innermost frame of ``error`` in a file of the user, or else the innermost one. Installed packages, the
-    standard library and the modules that call environments are not the user's."""
+    """Return the innermost frame of ``error`` in a file of the user, or else the innermost frame. Installed packages,
+    the standard library and the modules that call environments are not the user's."""
     frames = traceback.extract_tb(error.__traceback__)
     other_folders = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
     user_frames = [
@@ -296,7 +297,7 @@ def _gym_kwargs(game: Game) -> dict[str, Any]:
     kwargs = {name: value for name, value in game.kwargs.items() if name != "action_repeat"}
     limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if limit is None:
-        kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
+        kwargs["max_episode_steps"] = -1  # no limit; for Gymnasium, None means the limit of the id
     action_repeat = game.kwargs.get("action_repeat", 1)
     if action_repeat > 1 and _environment_repeats_actions(game):
         kwargs["frame_skip"] = action_repeat
@@ -316,8 +317,9 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Repeat actions and apply the wrappers of ``game``. Number the combinations of actions with several parts. Convert
-    images to stacks of grey frames, the newest one last, and other observations to vectors."""
+    """Repeat actions and apply the wrappers of ``game``. Number the combinations of actions with several parts. If the
+    environment ``observes_images``, convert them to stacks of grey frames, the newest frame last, otherwise convert
+    observations to vectors."""
     action_repeat = game.kwargs.get("action_repeat", 1)
     if action_repeat > 1 and not _environment_repeats_actions(game):
         env = wrappers.RepeatAction(env, action_repeat)
@@ -356,7 +358,7 @@ def equals_spaces(obs_space: gym.Space, action_space: gym.Space, spaces: Spaces)
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:
-    """Return the spaces of a wrapped environment. Their time limit counts actions of the agent."""
+    """Return the spaces of the wrapped environment ``env``. Their time limit counts actions of the agent."""
     obs_space = env.observation_space
     actions = action_space_of(env.action_space)
     assert isinstance(obs_space, Box) and actions is not None

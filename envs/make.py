@@ -43,7 +43,7 @@ def make_environment(
     if time_limit is not None:
         max_episode_steps = None if time_limit == 0 else time_limit
         game = replace(game, kwargs={**game.kwargs, "max_episode_steps": max_episode_steps})
-    if time_limit == 0:  # without a limit, returns may exceed the bound of the game
+    if time_limit == 0:  # a longer episode may exceed the game's bound on returns
         game = replace(game, max_return=None)
     dynamics = None if render else make_dynamics(game)
     if device != CPU and dynamics is None:
@@ -122,7 +122,7 @@ class ProxyFactory:
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
-    def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
+    def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[M, D]`` that are made from a policy. ``policy`` maps observations ``[N, S]`` to actions
         or action values (`check_policy`). ``episodes`` is a `control.evolution.teachers.TeacherEpisodes`, whose methods
         ``states`` and ``returns`` play episodes of the policy."""
@@ -134,7 +134,7 @@ class ProxyFactory:
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
         """Return the parameters ``[..., D]`` of proxies with ``part [..., K]`` as their `searched_part`. All other
-        parameters follow from it, or are equal to the ones in ``template [D]``."""
+        parameters follow from it, or are equal to the parameters ``template [D]``."""
         return part
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:

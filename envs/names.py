@@ -108,7 +108,8 @@ class Game:
     except to draw frames."""
 
     name: str
-    gym_id: str = ""  # or ``module:id`` if a module must be imported first; may be empty if there are ``dynamics``
+    # Gymnasium's id, or ``module:id`` if a module must be imported first. May be empty if there are ``dynamics``.
+    gym_id: str = ""
     max_return: float | None = None  # upper bound on returns, to which commanded returns are clipped; None if unknown
     # Arguments of ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`), and of ``dynamics``.
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -276,8 +277,8 @@ def import_module(setting: str, value: str) -> None:
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     """Split ``name``, such as ``procmaze,grid_size=5``, at its commas. Return the `Game` of its first part, and the
-    parameters in the other parts, ``{name: value}``. Raises SettingError for an unknown parameter, and for one without
-    a value. Ranges are not checked, and a value that cannot be parsed remains text."""
+    parameters in the other parts, ``{name: value}``. Raises SettingError for an unknown parameter, and for a parameter
+    without a value. Ranges are not checked, and a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
     game = resolve(base_name)
     parameters = game.parameter_values()
@@ -319,7 +320,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
-        game.parameters(**{**parameters, **values})  # only to raise the error about a value that is out of range
+        game.parameters(**{**parameters, **values})  # raises SettingError for a value that is out of range
         changes = {name: value for name, value in changes.items() if value != parameters[name]}
     elif game.takes_arguments and changes:
         game = replace(game, max_return=None)
@@ -394,7 +395,7 @@ def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:
     env_id = match_spelling(env_id, gym_ids)
     if env_id in gym_ids:
         return env_id
-    # Id without version -> its newest version. After sorting by version, later entries replace earlier ones.
+    # Id without version -> its newest version. After sorting by version, later entries replace earlier entries.
     newest_versions = dict(sorted(_split_version(gym_id) for gym_id in gym_ids))
     base_id, requested_version = _split_version(env_id)
     base_id = match_spelling(base_id, newest_versions)
@@ -403,34 +404,34 @@ def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:
 
 
 def _split_version(gym_id: str) -> tuple[str, int]:
-    """Split ``CartPole-v1`` into its name and its version. The version of an id without one is -1, older than all."""
+    """Split ``CartPole-v1`` into ``CartPole`` and 1. The version of an id without a version is -1, older than all."""
     id_match = re.fullmatch(r"(.+)-[vV](\d+)", gym_id)
     return (id_match[1], int(id_match[2])) if id_match else (gym_id, -1)
 
 
 def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
-    """Return the error about a name that no environment has, with the nearest name."""
+    """Return the error about a name that no environment has, with the nearest name in ``gym_ids`` and `GAMES`."""
     module, _, env_id = name.rpartition(":")
     if not module and "/" in env_id and not closest(env_id, gym_ids):
         namespace = env_id.partition("/")[0]
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
-    listed = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
+    allowed_names = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
     if not module:
         if _is_module_file(name):
             return _name_error(name, f", a module; name one of its environments too, as in {name}:Name-v0")
         hint = nearest(name, [*GAMES, *gym_ids])
         if hint and re.search(r"-v\d+$", name):  # maybe the id of a module that was not imported
             hint += f" If it is your own: module:{name}, which imports the module."
-        return _name_error(name, allowed_clause(hint, ", ".join(listed)))
+        return _name_error(name, allowed_clause(hint, ", ".join(allowed_names)))
     # Ids are compared without the module, which would make all of them look similar.
     module_ids = _ids_of_module(module, gym_ids)
     if module_ids:
         nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)  # sorted by similarity
-        listed = [f"{module}:{gym_id}" for gym_id in nearest_ids]
+        allowed_names = [f"{module}:{gym_id}" for gym_id in nearest_ids]
     similar_id = closest(env_id, module_ids if module_ids else gym_ids)
     hint = f"; did you mean '{module}:{similar_id}'?" if similar_id else ""
-    return _name_error(name, allowed_clause(hint, ", ".join(listed)))
+    return _name_error(name, allowed_clause(hint, ", ".join(allowed_names)))
 
 
 _LONGEST_MODULE = 200  # letters in the name of a module that is searched for; file systems have limits
@@ -446,7 +447,7 @@ def _is_module_file(name: str) -> bool:
 
 
 def _ids_of_module(module: str, gym_ids: Sequence[str]) -> list[str]:
-    """Return the Gymnasium ids whose environments are in the same package as ``module``."""
+    """Return the ids in ``gym_ids`` whose environments are in the same package as ``module``."""
     from gymnasium.envs.registration import registry
 
     package = module.partition(".")[0]

@@ -2,7 +2,7 @@
 
 Each action plays a note in one pipe. A note needs i + 1 steps to the end of pipe i of n. A step pays 1 if all pipes had
 a note at their ends before the step. To earn it, play the pipes n - 1, n - 2, ..., 0. Rare events put notes at all
-ends, so that even an agent that never earns a reward sees one. There are no episodes.
+ends, so that even an agent that never earns a reward sees a reward. There are no episodes.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ class PanFlute(ChanceDynamics):
         """Take the fields of `FluteParameters`, in order (``values``) or by name (``parameters``)."""
         flute = FluteParameters(*values, **parameters)
         num_pipes, spontaneous_reward = flute.num_pipes, flute.spontaneous_reward
-        num_places = num_pipes * (num_pipes + 1) // 2  # in all pipes
+        num_places = num_pipes * (num_pipes + 1) // 2  # places of all pipes
         super().__init__(num_places, num_pipes, max_episode_steps)
         pipes = torch.arange(num_pipes)
         # Indices of places count through all pipes. The pipes before pipe i have 1 + 2 + ... + i places.
@@ -52,11 +52,12 @@ class PanFlute(ChanceDynamics):
         return uniform_at(seed, time + 1)  # columns are numbered by the time after the step
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Move all notes, insert the note of the action, then apply the event (`ChanceDynamics.advance`)."""
         counters, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
         # Every note moves one place on. Notes that leave the end of a pipe must not enter the mouth of the next pipe.
         notes = notes.roll(1, -1) * self._not_mouth
-        new_note = torch.take(self._mouths, actions[..., None])  # its place
+        new_note = torch.take(self._mouths, actions[..., None])  # index of its place
         notes = notes.scatter_(-1, new_note, 1)
         if self.chances:
             event = chance < self._event_probability

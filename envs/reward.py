@@ -86,6 +86,7 @@ class RewardedEnvironment:
         return replace(step, reward=reward)
 
     def snapshot(self) -> dict[str, Any]:
+        """Return the snapshot of the ``real`` environment, and ``obs``, the current observations."""
         return {"real": self.real.snapshot(), "obs": self._obs}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -99,14 +100,14 @@ class RewardedEnvironment:
 
 def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]`` bool of N transitions of the real
-    environment ``game``: all of a deterministic grid world, or 4,096 steps of random play in any other environment."""
+    environment ``game``: all transitions of a deterministic grid world, or 4,096 steps of random play elsewhere."""
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
     real = make_environment(game, 1, _SAMPLE_ENVS)
     streams = Streams([0])
     real.reset(streams.episode_seeds(_SAMPLE_ENVS))
-    steps = []  # with tensors [1, envs, ...]
+    steps = []  # `Step` objects with tensors [1, envs, ...]
     for _ in range(_SAMPLES // _SAMPLE_ENVS):
         step = real.step(random_actions(real.spaces.actions, streams, _SAMPLE_ENVS))
         steps.append(step)
@@ -121,8 +122,8 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
 
 def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
     """Return values ``[N]`` of transitions with ``reward [N]`` and ``terminated [N]``: 5 at a good termination, -5 at a
-    bad one, else 0. A termination is good if its reward is above 20 times the mean reward of the transitions that do
-    not terminate."""
+    bad termination, else 0. A termination is good if its reward is above 20 times the mean reward of the transitions
+    that do not terminate."""
     other_rewards = reward[~terminated]
     threshold = other_rewards.mean() * _GOOD_FACTOR if len(other_rewards) else torch.tensor(0.0)
     values = torch.where(reward > threshold, _GOOD_VALUE, -_GOOD_VALUE)
@@ -139,7 +140,7 @@ class ProxyFactory(BaseFactory):
         # Explained variance of a potential that is made from a policy, on episodes to which it was not fitted.
         self.explained_variance: float | None = None
         self.parameters = Networks(config, self.spaces)
-        self._base_name = game.partition(",")[0]  # without parameters
+        self._base_name = game.partition(",")[0]  # name without parameters
         mode = self.parameters.mode
         self._reads_state_only = mode.state and not mode.info  # whether the state is the only input of phi
         if config.rn_init != "torch" and not self._reads_state_only:
@@ -173,15 +174,15 @@ class ProxyFactory(BaseFactory):
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
         return False
 
-    def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
+    def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a potential that predicts the discounted returns of a policy from the state.
         ``streams`` is a single stream. The potential is fitted to nine tenths of the ``rn_episodes`` episodes, and
-        ``explained_variance`` is computed from the others."""
+        ``explained_variance`` is computed from the last tenth."""
         count, discount = self.config.rn_episodes, self.config.rn_discount
         states, returns = episodes.returns(discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, returns)
         test_states, test_returns = episodes.returns(discount, math.ceil(count / 10))
-        (predicted_returns,) = self.parameters.with_weights(flat)(test_states[None])  # of the only member
+        (predicted_returns,) = self.parameters.with_weights(flat)(test_states[None])  # [N], returns of the only member
         error_variance = (test_returns - predicted_returns).var()
         return_variance = test_returns.var().clamp(min=1e-12)  # never 0, because it is a divisor
         self.explained_variance = 1 - float(error_variance / return_variance)

@@ -34,7 +34,7 @@ def integers(seeds: Tensor, n: int) -> Tensor:
 def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
     """Return one number for each pair of ``seeds [...]`` and ``columns [...]``, which broadcast: float64, uniform on
     [0, 1) with 53 random bits. Both are any int64. The random event of step t is column t of the episode's seed."""
-    # Even one number must be a tensor, because Python's integers do not wrap around.
+    # A single column must be a tensor too, because Python's integers do not wrap around.
     return _unit_numbers(seeds, torch.as_tensor(columns, device=seeds.device), AT)
 
 
@@ -77,7 +77,7 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
 
 def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
     """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. ``use`` is a constant for their
-    purpose, such as `AT`: different ones give unrelated numbers."""
+    purpose, such as `AT`: different constants give unrelated numbers."""
     seeds = seeds.to(torch.int64)
     is_plain = type(seeds) is Tensor and seeds.device.type == "cpu"
     # Without an axis, NumPy would return a number instead of an array.

@@ -79,7 +79,7 @@ class SyntheticDynamics(Dynamics):
         discount = 1 - out.done if self.raw_done and not self.bandit else None
         return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
 
-    def adapted(self, policy: Any) -> Any:
+    def adapt_policy(self, policy: Any) -> Any:
         return policy if self.scale is None else ScaledPolicy(policy, self.scale)
 
 
@@ -108,7 +108,7 @@ class ProxyFactory(BaseFactory):
 
     @property
     def num_scaling_obs(self) -> int:
-        """Number of observations by which the inputs of a target are scaled. The first ones are rows of the table."""
+        """Number of observations by which the inputs of a target are scaled. The first are rows of the table."""
         return max(self.parameters.num_table_rows, _MIN_SCALING_OBS)
 
     @functools.cached_property
@@ -134,7 +134,7 @@ class ProxyFactory(BaseFactory):
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Fill the table of initial states with visited ones, if there is a target and the range of observations is
+        """Fill the table of initial states with visited states, if there is a target and the range of observations is
         unknown. With ``pairs``, do so only if ``scaled``, because the search then changes the table itself."""
         networks = self.parameters
         if not (self.lacks_table_range and networks.has_target) or (networks.config.pairs and not scaled):
@@ -148,10 +148,10 @@ class ProxyFactory(BaseFactory):
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.num_searched]
-        fixed = networks.fixed_tensors(flat[None])
-        states = fixed["states.table"]  # [1, rows, S]
+        fixed_tensors = networks.fixed_tensors(flat[None])
+        states = fixed_tensors["states.table"]  # [1, rows, S]
         target_actions = networks.with_weights(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
-        return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
+        return torch.cat([scale_states(states, fixed_tensors), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
         """Append the fixed parameters of ``template [D]`` to the weights ``part``. With the setting ``pairs``, train
@@ -177,9 +177,9 @@ class ProxyFactory(BaseFactory):
             target_actions = target_actions.clamp(-1, 1)
         flat = networks.initial(streams)
         flat[:, networks.num_searched :] = template[networks.num_searched :]
-        # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
-        fixed, target = networks.fixed_tensors(flat), networks.split(flat)["target"]
-        fixed["states.table"].copy_(unscale_states(states, fixed))
+        # ``fixed_tensors`` (table, center and spread) and ``target`` are views of ``flat``, which changes with them.
+        fixed_tensors, target = networks.fixed_tensors(flat), networks.split(flat)["target"]
+        fixed_tensors["states.table"].copy_(unscale_states(states, fixed_tensors))
         # A table has few rows, so all of them are one batch, and few updates are enough.
         fitted_weights = fit(
             networks.mlps["target"], target, states, target_actions, updates=300, lr=1e-2, batch_size=None
@@ -188,6 +188,7 @@ class ProxyFactory(BaseFactory):
         return flat
 
     def check_policy(self, source: str) -> bool:
+        """Raise SettingError if the settings do not describe a clone. Return whether it clones action values."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
@@ -202,7 +203,7 @@ class ProxyFactory(BaseFactory):
             raise SettingError(f"{line}; allowed: {', '.join(FORMS)}", "reward_form")
         return self._clones_values
 
-    def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
+    def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a clone of the policy: a bandit whose reward is highest for the policy's
         actions, or equals its action values.
 
@@ -218,7 +219,7 @@ class ProxyFactory(BaseFactory):
         for _ in range(dagger_rounds):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
             act = self._target_policy(flat)
-            # Half as many as from the policy itself. The first states fill the table, so the order is random.
+            # Half as many states as from the policy itself. The first states fill the table, so the order is random.
             new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)
             states = torch.cat([states, new_states])
             random_order = streams.uniform(len(states))[0].argsort()
@@ -237,15 +238,16 @@ class ProxyFactory(BaseFactory):
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Fit the target network, or without one the reward network, to the results of the policy in ``states
-        [N, S]``, from the parameters ``flat [1, D]``. Return the new parameters, with a table of the first states."""
+        """Fit the target network, or the reward network if there is no target, to the results of the policy in
+        ``states [N, S]`` with ``updates`` updates (None: the default of `fit`), from the parameters ``flat [1, D]``.
+        Return the new parameters, with a table of the first states."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
         outputs = self._clone_outputs(policy(states))  # [N, A]
         if networks.has_target:
             name = "target"
             inputs = scale_states(states[None], networks.fixed_tensors(flat))[0]
-        else:  # one row per observation and action, the actions of an observation one after the other
+        else:  # one row per observation and action, ordered by observation
             name = "reward"
             one_hot_actions = torch.eye(networks.action_size)
             repeated_actions = one_hot_actions.repeat(len(states), 1)
@@ -317,7 +319,7 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
     """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment. A
     tensor program computes them. For other environments, this call collects at least ``draws`` initial observations by
-    resets, and the function chooses one of them by each seed."""
+    resets, and the function chooses an observation by each seed."""
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))

@@ -39,10 +39,10 @@ class Dynamics(Protocol):
         E]`` float32, terminated ``[M, E]`` bool, and ``discount`` as in `envs.base.Step`."""
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
-        """Sample observations ``[M, count, *O]`` that are spread over the range of states; None if it is unknown."""
+        """Sample observations ``[M, count, *O]`` that are spread over their range; None if it is unknown."""
         return None
 
-    def adapted(self, policy: Any) -> Any:
+    def adapt_policy(self, policy: Any) -> Any:
         """Return ``policy``, of agents that trained here, adapted to observations of the real environment."""
         return policy
 
@@ -101,7 +101,7 @@ class TensorEnvironment:
         self.spaces, self._limit = dynamics.spaces, dynamics.spaces.max_episode_steps
         self._started = False
         self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)  # steps since the reset
-        # Environments that were never reset are stepped along with the others, so they need a valid state.
+        # Environments that were never reset are stepped too, so they need a valid state.
         self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 
     def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -119,6 +119,7 @@ class TensorEnvironment:
         return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        """See `envs.base.Environment.step`. All states advance, but only ``active`` environments keep the new state."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
         state, reward, terminated, discount = self.device_dynamics.step(self.state, actions)
@@ -142,6 +143,7 @@ class TensorEnvironment:
     reset_prepared = set_state
 
     def snapshot(self) -> dict[str, Any]:
+        """Return ``state [M, E, K]``, ``age [M, E]``, and ``started``: whether there was a reset."""
         return {"state": self.state, "age": self.age, "started": self._started}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ class ParallelEnvironment(ReplayedEnvironment):
             process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode != 0:  # None if it still runs
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # also programs that its environments have started
+                    os.killpg(process.pid, signal.SIGKILL)  # kills also programs that its environments started
                 process.join()
             process.close()
         self._workers = []
@@ -103,8 +103,8 @@ class ParallelEnvironment(ReplayedEnvironment):
         worker has died, close all workers and raise EnvironmentFault."""
         process, pipe = self._workers[index]
         try:
-            # `wait` returns what is ready: the pipe if there is an answer, the sentinel if the process has ended. The
-            # pipe alone may never be ready, because a program that an environment has started may hold it open.
+            # `wait` returns the ready objects: the pipe if there is an answer, the sentinel if the process has ended.
+            # The pipe alone may never be ready, because a program that an environment has started may hold it open.
             if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
                 raise EOFError  # the process has ended without an answer
             return pipe.recv()
@@ -157,7 +157,7 @@ def _context() -> Any:
     context.set_forkserver_preload(["envs.workers"])
     # When a terminal is closed, for example, all of its processes get a signal. Then this process writes a checkpoint,
     # and the two servers must survive until the end of that. They inherit the mask of blocked signals. It is set anew
-    # for the second server, because starting the first one unblocks signals.
+    # for the second server, because starting the first server unblocks signals.
     for start_server in (resource_tracker.ensure_running, forkserver.ensure_running):
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         start_server()

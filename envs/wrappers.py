@@ -15,7 +15,7 @@ from torch.nn.functional import adaptive_avg_pool1d
 from envs.names import first_line
 from models.settings import StopNow, UserError, shorten
 
-MAX_COMBINATIONS = 4096  # of the parts of an action; the policy has an output for each combination
+MAX_COMBINATIONS = 4096  # most combinations of an action's parts; the policy has an output for each
 MAX_SIZE = 2**24  # largest size of an observation, and largest number of actions
 RESET = "reset() returns observation and info"  # end of messages about a reset that returns an observation alone
 _NUMBERS = "biuf"  # NumPy's letters for the kinds of dtypes: bool, int, unsigned int, float
@@ -31,15 +31,15 @@ def check_observation(space: Box, obs: Any) -> None:
     single number to a whole observation. Bounds are not checked: many environments exceed them a little."""
     if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:
         return  # the usual case, which needs no conversion
-    numbers = np.asarray(obs)
-    if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
-        description = f"an array of {numbers.dtype} {list(numbers.shape)}"
+    array = np.asarray(obs)
+    if array.dtype.kind not in _NUMBERS or array.shape != space.shape:
+        description = f"an array of {array.dtype} {list(array.shape)}"
         raise BrokenContract(f"observation is {description}; expected an array of {space.dtype} {list(space.shape)}")
     if space.dtype.kind != "f":
         with np.errstate(invalid="ignore"):
-            is_changed = numbers.astype(space.dtype) != numbers  # because the dtype cannot hold them
+            is_changed = array.astype(space.dtype) != array  # numbers that the dtype cannot hold
         if is_changed.any():
-            raise BrokenContract(f"observation holds {numbers[is_changed].flat[0]}; expected numbers of {space.dtype}")
+            raise BrokenContract(f"observation holds {array[is_changed].flat[0]}; expected numbers of {space.dtype}")
 
 
 def as_number(result: Any, name: str = "reward") -> Any:
@@ -156,6 +156,7 @@ class RepeatAction(gym.Wrapper):
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Repeat ``action``. Return the last observation, the sum of the rewards, and the last end and info."""
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
@@ -167,7 +168,7 @@ class RepeatAction(gym.Wrapper):
 
 class FlatObservation(gym.wrappers.FlattenObservation):
     """Flatten observations of any space to vectors, and numbered cells to one-hot vectors. A cell outside of its space
-    raises `BrokenContract`, because NumPy would count a negative one from the end."""
+    raises `BrokenContract`, because NumPy would count a negative index from the end."""
 
     def observation(self, observation: Any) -> Any:
         _check_cells(self.env.observation_space, observation, "observation")
@@ -206,7 +207,7 @@ class FlatAction(gym.ActionWrapper):
         return parts.reshape(space.shape) + self._start
 
     def indices(self, actions: np.ndarray) -> np.ndarray:
-        """Return the indices ``[N]`` of combinations ``[N, *parts]``. Raises ValueError for one out of range."""
+        """Return the indices ``[N]`` of combinations ``[N, *parts]``. Raises ValueError if a part is out of range."""
         parts = (actions - self._start).reshape(len(actions), -1)
         is_valid = ((parts >= 0) & (parts < self.choices) & (parts == np.round(parts))).all(1)
         if not is_valid.all():

@@ -2,9 +2,17 @@
 
 A step of a tiny agent is about a hundred operations on a few thousand numbers. On tensors of all members, each
 operation costs a call of torch. Compiled code runs one member after another and costs only the arithmetic. Every
-function mirrors a method that its docstring names; tests/test_compiled.py compares the two. Arguments of compiled
-functions are NumPy arrays and named tuples of them. ``m`` is the index of a member, ``t`` of a step in the current
-block of steps, ``e`` of an environment. Importing this module requires Numba.
+function mirrors a method that its docstring names; tests/test_compiled.py compares the two. Importing this module
+requires Numba.
+
+Arguments of compiled functions are NumPy arrays and named tuples of them. These names have one meaning:
+
+    net                    architecture of a network (`Net`)
+    params [D]             parameters of one member, of all its networks
+    layers                 memory of a network for a minibatch (`Layers`)
+    scratch [rows, widest] memory of a network for one example
+    m, e, t                index of a member, of an environment of the member, of a step in the block
+    i                      index of a coordinate of an action, or of a number in an observation
 """
 
 import dataclasses
@@ -36,7 +44,7 @@ from models.tiles import (
 from models.vectors import LANES, TILE, address, entry, read_vector, store
 from understudy import policy
 
-CLIP_LIMIT = np.float32(policy.CLIP_LIMIT)  # of normalised numbers
+CLIP_LIMIT = np.float32(policy.CLIP_LIMIT)  # largest absolute value of normalised numbers
 
 
 class Net(NamedTuple):
@@ -46,7 +54,7 @@ class Net(NamedTuple):
     weights: Array  # [L] int64, position of the first weight of each layer
     biases: Array  # [L] int64, position of the first bias of each layer
     transposed: Array  # [L] bool, whether a weight is stored as [in, out] instead of [out, in]
-    activation: int  # of hidden layers, a value of `ACTIVATIONS`
+    activation: int  # activation of hidden layers, a value of `ACTIVATIONS`
     leak: np.float32  # slope of leakyrelu
     slope_position: int  # position of prelu's slope
     widest: int  # the largest of sizes
@@ -67,7 +75,7 @@ def make_net(mlp: MLP, begin: int = 0) -> Net:
         transposed=np.array(mlp._transposed),
         activation=ACTIVATIONS[mlp.activation],
         leak=np.float32(mlp.leak),
-        slope_position=position,  # after the last bias
+        slope_position=position,  # the position after the last bias
         widest=max(mlp.sizes),
     )
 
@@ -79,7 +87,7 @@ class Layers(NamedTuple):
     """Memory of `forward` and `backward` for one network: ``[L + 1, widest, columns]``. A column is one example."""
 
     acts: Array  # activations; layer 0 are the inputs
-    preacts: Array  # before the activation, only with prelu
+    preacts: Array  # values before the activation, only with prelu
     grads: Array  # d loss / d activations
 
 
@@ -89,7 +97,7 @@ def make_layers(net: Net, batch_size: int) -> Layers:
     gradients of weights are sums over all columns."""
     columns = -(-batch_size // TILE) * TILE
     shape = 3, len(net.sizes), net.widest, columns  # the three arrays of `Layers`
-    memory = np.zeros(math.prod(shape) + 16, np.float32)  # 16 numbers more, because the first ones may be skipped
+    memory = np.zeros(math.prod(shape) + 16, np.float32)  # 16 numbers more, because the first may be skipped
     # Arrays that begin at a line of the processor's cache, which has 64 bytes, save up to an eighth of the time. This
     # is the index of the first number whose address is a multiple of 64 bytes; a float32 has 4 bytes.
     first = -memory.ctypes.data % 64 // 4
@@ -97,7 +105,7 @@ def make_layers(net: Net, batch_size: int) -> Layers:
 
 
 @exact
-def better(x, y):
+def is_better(x, y):
     """Return whether an argmax prefers the number x to y. NaN counts as the largest number, as in torch."""
     return x > y or (x != x and y == y)  # x is NaN and y is not: only NaN differs from itself
 
@@ -154,7 +162,7 @@ def backward(net, params, layers, grad, need_grad, need_input_grad):
 
 
 @compiled
-def single(net, params, scratch, row):
+def forward_one(net, params, scratch, row):
     """Run the network ``net`` of one member with parameters ``params [D]`` on one example, the inputs in row ``row`` of
     ``scratch [rows, widest]``. Return the index of the row that holds the outputs. Layers alternate between the rows
     ``row`` and ``row ^ 1`` (0 and 1, or 2 and 3) and overwrite both."""
@@ -162,7 +170,7 @@ def single(net, params, scratch, row):
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for layer in range(depth):
         num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
-        weight, bias = net.weights[layer], net.biases[layer]  # positions of the first ones
+        weight, bias = net.weights[layer], net.biases[layer]  # positions of the first weight and the first bias
         x = scratch[row]
         output_row = row ^ 1
         if net.transposed[layer]:  # weights of adjacent outputs are adjacent in memory
@@ -193,26 +201,26 @@ def single(net, params, scratch, row):
 @compiled
 def outputs_row(net, params, obs, scratch):
     """Run a network on ``obs [O]``, in rows 0 and 1 of ``scratch [rows, widest]``. Return the index of the row that
-    holds its outputs (`single`)."""
+    holds its outputs (`forward_one`)."""
     for i in range(len(obs)):
         scratch[0, i] = obs[i]
-    return single(net, params, scratch, 0)
+    return forward_one(net, params, scratch, 0)
 
 
 @compiled
 def argmax(values, count):
-    """Return the index of the largest of the first ``count`` numbers in ``values``, the first one if several are equal.
+    """Return the index of the largest of the first ``count`` numbers in ``values``, the first if several are equal.
     NaN counts as the largest number, as in torch."""
     best = 0
     for i in range(1, count):
-        best = i if better(values[i], values[best]) else best
+        best = i if is_better(values[i], values[best]) else best
     return best
 
 
 def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], **fields: Any) -> Any:
-    """Return a named tuple of the class ``record`` for compiled code. The value of a field is the first one with its
-    name in ``fields``, ``random_numbers``, the attributes of ``agent`` and its settings, in this order. The value of a
-    setting with choices becomes its index among them."""
+    """Return a named tuple of the class ``record`` for compiled code. The value of a field is looked up by its name in
+    ``fields``, ``random_numbers``, the attributes of ``agent`` and its settings, in this order. The value of a setting
+    with choices becomes its index among them."""
     metadata = {field.name: field.metadata for field in dataclasses.fields(agent.config)}
     for name in set(record._fields) - fields.keys():
         if name in random_numbers:
@@ -243,11 +251,11 @@ class Learner(NamedTuple):
     mean: Array  # [M, D], mean of gradients
     square: Array  # [M, D], mean of squared gradients
     counts: Array  # [M], number of updates
-    lr: Array  # [M]
+    lr: Array  # [M], learning rates
 
 
 def make_learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: MemberAdam) -> Learner:
-    """Return the `Learner` whose arrays share the memory of these tensors."""
+    """Return the `Learner` whose arrays share the memory of the weights, the target weights and the ``optimizer``."""
     tensors = flat_parameters, target_parameters, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
     return Learner._make(map(as_argument, tensors))
 
@@ -262,7 +270,7 @@ def adam(learner, m, grad):
     factor1, root_correction2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
     step_size = learner.lr[m] * factor1
     beta1, beta2, eps = np.float32(0.9), np.float32(0.999), np.float32(1e-8)
-    mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient
+    mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # weights of the new gradient
     for i in range(len(grad)):
         mean[i] = mean[i] * beta1 + grad[i] * mean_weight
         square[i] = square[i] * beta2 + grad[i] * grad[i] * square_weight
@@ -280,9 +288,9 @@ def follow(learner, m, tau):
 @exact
 def epsilon(agent, m, t):
     """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of the block. ``agent``
-    (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`: ``by_step`` is empty if epsilon depends on the
-    number of finished episodes."""
-    return agent.by_step[t] if len(agent.by_step) else agent.by_episode[agent.episodes[m]]
+    (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`. ``epsilon_by_step`` is empty if epsilon depends
+    on the number of finished episodes."""
+    return agent.epsilon_by_step[t] if len(agent.epsilon_by_step) else agent.epsilon_by_episode[agent.episodes[m]]
 
 
 @compiled
@@ -308,7 +316,8 @@ class Replay(NamedTuple):
 
 
 def make_replay(agent: Any, uniform: Tensor, steps: int) -> Replay:
-    """Return the replay buffer of ``agent`` (`OffPolicyAgent`) for a block of T = ``steps`` steps, and reserve rows."""
+    """Return the replay buffer of ``agent`` (`OffPolicyAgent`) for a block of T = ``steps`` steps, and reserve rows.
+    The random numbers ``uniform [M, T, U, B]`` choose the minibatches."""
     buffer = agent.replay_buffer
     (table,) = buffer.reserve(steps * agent.envs)  # a single table, because all columns are float32
     return Replay(
@@ -337,8 +346,8 @@ def count_rows(replay, num_steps):
 
 @compiled
 def is_learning(replay, episodes, num_rows):
-    """Return whether a member may learn (`OffPolicyAgent.learning`), with ``num_rows`` rows in its `Replay` buffer and
-    after ``episodes`` finished episodes."""
+    """Return whether a member may learn (`OffPolicyAgent.learning_members`), with ``num_rows`` rows in its `Replay`
+    buffer and after ``episodes`` finished episodes."""
     return episodes >= replay.init_episodes and num_rows >= replay.fill
 
 
@@ -379,7 +388,7 @@ class Bounds(NamedTuple):
     """The range of continuous actions in the environment's units: arrays ``[A]``, empty if actions are discrete."""
 
     centre: Array  # middle of the range
-    half_range: Array  # half of its size
+    half_range: Array  # half the size of the range
     low: Array
     high: Array
 
@@ -400,20 +409,21 @@ def nan_to_zero(x):
 
 @compiled
 def clip_action(bounds, x, i):
-    """Return coordinate ``i`` of an action, the number ``x``, clipped to its `Bounds`."""
+    """Return ``x``, coordinate ``i`` of an action, clipped to its `Bounds`."""
     return min(max(x, bounds.low[i]), bounds.high[i])
 
 
 @compiled
-def scale_action(bounds, scaled, i):
-    """Return coordinate ``i`` of the environment's action for the number ``scaled`` (`TwinCriticAgent.clip`)."""
-    return clip_action(bounds, bounds.centre[i] + scaled * bounds.half_range[i], i)
+def scale_action(bounds, x, i):
+    """Return coordinate ``i`` of the environment's action for the number ``x`` in [-1, 1], relative to the `Bounds`
+    (`TwinCriticAgent.clip`)."""
+    return clip_action(bounds, bounds.centre[i] + x * bounds.half_range[i], i)
 
 
 @compiled
 def gaussian_action(bounds, scales, x, i):
-    """Return coordinate ``i`` of the environment's action for the number ``x``, which is relative to the bounds if
-    ``scales`` (`Gaussian.clip`)."""
+    """Return coordinate ``i`` of the environment's action for the number ``x`` (`Gaussian.clip`), which is relative to
+    the `Bounds` if ``scales`` is True."""
     if scales:
         x = bounds.centre[i] + bounds.half_range[i] * x
     return clip_action(bounds, nan_to_zero(x), i)
@@ -427,7 +437,7 @@ class Player(NamedTuple):
     bounds: Bounds
     squashes: bool  # whether a continuous action is tanh of an output, scaled to the bounds
     scales: bool  # whether a continuous action is an output, scaled to the bounds
-    moments_at: int  # position in ``flat_parameters`` of the moments of observations (`normalized`), or -1
+    moments_at: int  # position in ``flat_parameters`` of the moments of observations (`normalize`), or -1
     widest: int  # width of the scratch memory of `decide`
     action_size: int  # length of a continuous action, 0 for discrete actions
 
@@ -448,7 +458,7 @@ def make_actor_player(
 
 
 @compiled
-def normalized(params, moments_at, obs, i):
+def normalize(params, moments_at, obs, i):
     """Return number ``i`` of ``obs [O]``, normalised and clipped by the means ``[O]`` and the scales ``[O]`` that begin
     at ``moments_at`` in ``params``, or unchanged if ``moments_at`` is -1."""
     if moments_at < 0:
@@ -458,10 +468,11 @@ def normalized(params, moments_at, obs, i):
 
 @compiled
 def normalized_outputs_row(net, params, moments_at, obs, scratch):
-    """Run a network on ``obs [O]``, which is first normalised by the moments at ``moments_at`` (`outputs_row`)."""
+    """Run a network like `outputs_row` on ``obs [O]``, which is first normalised by the moments at ``moments_at`` in
+    ``params`` (`normalize`)."""
     for i in range(len(obs)):
-        scratch[0, i] = normalized(params, moments_at, obs, i)
-    return single(net, params, scratch, 0)
+        scratch[0, i] = normalize(params, moments_at, obs, i)
+    return forward_one(net, params, scratch, 0)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):

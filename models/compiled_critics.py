@@ -2,8 +2,9 @@
 (`TwinCriticAgent`).
 
 In compiled functions, ``agent`` is `Members` of one of these kinds, which has the fields of `ActorCritic` and further
-ones, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment, ``update`` the index of an
-update after step ``t``. Importing this requires Numba.
+fields, and ``work`` is `Work`. ``m``, ``e`` and ``t`` are a member, an environment and a step of the block, ``update``
+is the index of an update after step ``t``, and ``i`` a coordinate of an action vector. control/loops/compiled.py
+describes all other arguments. Importing this requires Numba.
 """
 
 from collections import namedtuple
@@ -27,10 +28,10 @@ class ActorCritic(NamedTuple):
     vector."""
 
     actor: nets.Net
-    actor_learner: nets.Learner  # the actor's weights, then those that a kind of agent adds
+    actor_learner: nets.Learner  # the actor's weights, then weights that a kind of agent adds
     critic1: nets.Net  # the parameters of both critics are in one array
     critic2: nets.Net
-    learner: nets.Learner  # of both critics
+    learner: nets.Learner  # trains both critics
     random: Array  # [M, T, E, A], uniform numbers for random actions
     explore: Array  # [M, T, E, A], normal noise on actions
     next: Array  # [M, T, U, A, B], normal noise on actions in the next states
@@ -42,8 +43,8 @@ class ActorCritic(NamedTuple):
     tau: np.float32
     twins: bool  # whether the second critic is used
     replay: nets.Replay
-    episodes: Array  # [M], finished
-    loss: Array  # [M]
+    episodes: Array  # [M], number of finished episodes
+    loss: Array  # [M], critics' loss of the latest update
 
 
 # Scratch memory of one member, whose fields `make_work` describes.
@@ -83,13 +84,13 @@ def make_work(agent: Any) -> Work:
     batch_size, action_size = agent.replay.uniform.shape[3], agent.action_size
     actor = nets.make_layers(agent.actor, batch_size)
     return Work(
-        scratch=np.empty((2, agent.actor.widest), np.float32),  # for `single`
-        continuous_action=np.empty(len(agent.bounds.low), np.float32),  # in the environment's units; empty if discrete
+        scratch=np.empty((2, agent.actor.widest), np.float32),  # memory of `forward_one`
+        continuous_action=np.empty(len(agent.bounds.low), np.float32),  # action in the environment's units
         actor=actor,
         critic1=nets.make_layers(agent.critic1, batch_size),
         critic2=nets.make_layers(agent.critic2, batch_size),
         actor_grad=np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32),
-        grad=np.zeros(agent.learner.flat_parameters.shape[1], np.float32),  # of both critics
+        grad=np.zeros(agent.learner.flat_parameters.shape[1], np.float32),  # gradient of both critics
         td_target=np.empty(batch_size, np.float32),
         # Rows: obs, action vector, next_obs, reward, discount.
         sample=np.zeros((agent.replay.table.shape[2], actor.acts.shape[2]), np.float32),
@@ -114,10 +115,10 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
             row = nets.outputs_row(agent.actor, agent.actor_learner.flat_parameters[m], obs, work.scratch)
         for i in range(agent.action_size):
             if is_learning:
-                scaled = exploring_action(agent, work.scratch[row], m, t, e, i)
+                coordinate = exploring_action(agent, work.scratch[row], m, t, e, i)
             else:
-                scaled = np.float32(2) * agent.random[m, t, e, i] - ONE
-            agent.action_vector[m, e, i] = nets.nan_to_zero(scaled)
+                coordinate = np.float32(2) * agent.random[m, t, e, i] - ONE
+            agent.action_vector[m, e, i] = nets.nan_to_zero(coordinate)
             work.continuous_action[i] = nets.scale_action(agent.bounds, agent.action_vector[m, e, i], i)
         return 0
 
@@ -133,7 +134,8 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer, with the action vector (`TwinCriticAgent.observe`)."""
+    """Write the step into the replay buffer, with the action vector (`TwinCriticAgent.observe`).
+    `control.loops.compiled` describes the arguments."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
     position = nets.write_values(row, 0, obs)
     position = nets.write_values(row, position, agent.action_vector[m, e])
@@ -193,8 +195,9 @@ def update_critics(agent, work, m):
 
 @compiled
 def _critic_gradient(net, params, layers, grad, td_target):
-    """Return the mean squared error of a critic's values and ``td_target [B]``. Write its gradient to the positions of
-    this critic in ``grad [2 D]``. The critic's inputs must be in ``layers.acts[0]``."""
+    """Return the mean squared error of a critic's values and ``td_target [B]``, for the critic ``net`` of a member with
+    parameters ``params [2 D]``. Write the gradient to the positions of this critic in ``grad [2 D]``. The critic's
+    inputs must be in its memory ``layers``, in ``acts[0]``."""
     nets.forward(net, params, layers)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):

@@ -2,12 +2,12 @@
 
 M is the number of members (independent learners, one per seed), E of environments of a member, O the shape of an
 observation, A the size of a continuous action (discrete actions have no axis A). A family's ``agent.py`` has one class
-``Agent`` that derives from one of three:
+``Agent`` that derives from one of three bases:
 
 | base | trained by | must have, besides ``action_kinds`` and ``begin`` |
 |---|---|---|
 | `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
-| `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
+| `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning_members`` |
 | `InnerAgent` | steps.py, on proxies | the same, ``flat_parameters``, and ``policy_actions`` for ``begin`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. All
@@ -63,11 +63,11 @@ class RandomPolicy(Policy):
 class GreedyNetwork(NamedTuple):
     """A network whose outputs determine greedy actions, for an `understudy.policy` file."""
 
-    layers: Sequence[tuple[Tensor, ...]]  # weight [out, in] and bias [out] of each, then of its gate if it has one
-    activations: list[str | float]  # of the hidden layers, as in `models.mlp.MLP.of_member`
+    layers: Sequence[tuple[Tensor, ...]]  # weight [out, in] and bias [out] of each layer, then of its gate, if any
+    activations: list[str | float]  # activations of the hidden layers, as in `models.mlp.MLP.member_network`
     head: str  # how outputs become actions, a name in `understudy.policy.HEADS`
     moments: tuple[Tensor, Tensor] | None = None  # mean and scale [O] of observations, if these are normalised
-    command: Mapping[str, Tensor] = {}  # name of a command -> numbers [7], as in `understudy.policy.COMMAND_ROWS`
+    command: Mapping[str, Tensor] = {}  # name of a command -> parameters [7], `understudy.policy.COMMAND_ROWS`
 
 
 class Agent(nn.Module, Stateful, ABC):
@@ -79,8 +79,8 @@ class Agent(nn.Module, Stateful, ABC):
     takes_cells_only: ClassVar[bool] = False  # if True, observations must be one-hot (`models.spaces.Spaces.one_hot`)
     advice: ClassVar[str] = "a smaller lr may help"  # shown to the user when weights or losses are no longer finite
     optimizers: Sequence[torch.optim.Optimizer] = ()  # saved by Lightning; other optimizers are in `training_state`
-    replay_buffer: Any = None  # of steps (`models.replay.ReplayBuffer`), if there is one
-    device = torch.device("cpu")  # of observations and actions
+    replay_buffer: Any = None  # replay buffer of steps (`models.replay.ReplayBuffer`), if there is one
+    device = torch.device("cpu")  # device of observations and actions
     seeds: list[int]
     config: Any
     spaces: Spaces
@@ -115,13 +115,13 @@ class Agent(nn.Module, Stateful, ABC):
     def status(self) -> dict[str, Tensor]:
         """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate and, if there is a
         replay buffer, the number of steps in it."""
-        numbers = {}
+        status = {}
         if self.optimizers:
             rate = float(self.optimizers[0].param_groups[0]["lr"])
-            numbers["train/learning_rate"] = torch.full((self.members,), rate, dtype=torch.float64)
+            status["train/learning_rate"] = torch.full((self.members,), rate, dtype=torch.float64)
         if self.replay_buffer is not None:
-            numbers["train/buffer_size"] = torch.full((self.members,), self.replay_buffer.size)
-        return numbers
+            status["train/buffer_size"] = torch.full((self.members,), self.replay_buffer.size)
+        return status
 
     def training_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and ``optimizers``."""
@@ -187,7 +187,7 @@ class StepAgent(Agent):
 
     @abstractmethod
     def learn(self) -> Tensor:
-        """Make the updates of this step. Return the loss of the last one, ``[M]``, NaN for members without one."""
+        """Make the updates of this step. Return the loss ``[M]`` of the last update, NaN for members without update."""
 
     @property
     def first_update(self) -> int:
@@ -195,13 +195,13 @@ class StepAgent(Agent):
         return 1
 
     @abstractmethod
-    def learning(self) -> Tensor:
+    def learning_members(self) -> Tensor:
         """Return whether members have enough experience to learn, ``[M]`` bool. Once True, always True."""
 
-    def updates(self, steps: int, learned: Tensor) -> Tensor:
-        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. ``learned [M]`` is the
-        number of these steps in which each member had enough experience to learn (`learning`)."""
-        return learned * self.updates_per_step
+    def updates(self, steps: int, learning_steps: Tensor) -> Tensor:
+        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. ``learning_steps [M]`` is
+        the number of these steps in which each member had enough experience to learn (`learning_members`)."""
+        return learning_steps * self.updates_per_step
 
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics since the last call, ``{tag: [M]}``. They are logged each epoch, with loss and return."""
@@ -232,9 +232,9 @@ class InnerAgent(StepAgent):
         self.member_configs = [self.sample_config(config, seed) for seed in seeds]
         self.envs = config.num_envs
         self.curiosity: Any = build_curiosity(config, spaces, seeds)  # rewards for novelty, None without them
-        self.random_numbers: dict[str, Tensor] = {}  # of the current step, {name: [M, ...]}
+        self.random_numbers: dict[str, Tensor] = {}  # {name: [M, ...]}, random numbers of the current step
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)
-        self.steps = 0  # so far, in each environment
+        self.steps = 0  # number of steps so far in each environment
 
     @property
     def lr_factor(self) -> float:

@@ -5,7 +5,7 @@ distillation (RND).
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
 
 Each call of `rewards` also trains on its arguments. ``next_obs`` is the observation after the action, at the end of an
-episode the final one. Each member has separate networks and statistics.
+episode the final observation. Each member has separate networks and statistics.
 """
 
 from collections.abc import Sequence
@@ -39,15 +39,15 @@ class Curiosity(Stateful):
         self.weights = self.network.flat.detach()  # [M, D], shares the memory of the network
         self.optimizer = MemberAdam(self.weights, torch.full((len(seeds),), lr))
 
-    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return rewards ``[M, B]`` for ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``, ``next_obs [M, B, O]``.
-        Also train on them, in the members ``learning [M]`` bool (None: all)."""
+        Also train on them, in the members ``mask [M]`` bool (None: all)."""
         raise NotImplementedError
 
-    def _step(self, loss: Tensor, learning: Tensor | None) -> None:
-        """Make one step of Adam on ``loss [M]``, in the members ``learning [M]`` bool (None: all)."""
+    def _step(self, loss: Tensor, mask: Tensor | None) -> None:
+        """Make one step of Adam on ``loss [M]``, in the members ``mask [M]`` bool (None: all)."""
         (gradient,) = torch.autograd.grad(loss.sum(), self.network.flat)
-        self.optimizer.update(gradient, learning)
+        self.optimizer.update(gradient, mask)
 
 
 class Icm(Curiosity):
@@ -79,21 +79,21 @@ class Icm(Curiosity):
             *_dense_layers("inverse", 2 * num_features, hidden, hidden, action_size),
             *_dense_layers("before", num_features + action_size, hidden, hidden, num_features),
         ]
-        for block in range(_BLOCKS):  # of two layers each
+        for block in range(_BLOCKS):  # a block has two layers
             for i in range(2):
                 layers.append(Dense(f"block.{block}.{i}", num_features + action_size, num_features))
         layers += _dense_layers("after", num_features, hidden, num_features)
         super().__init__(config, seeds, layers, config.icm_lr)
 
-    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
-        """Update the three networks of the members ``learning [M]`` bool (None: all) once. Then return rewards ``[M,
+    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Update the three networks of the members ``mask [M]`` bool (None: all) once. Then return rewards ``[M,
         B]``: ``icm_eta`` times the forward model's error after the update. `Curiosity.rewards` has the shapes of the
         arguments."""
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
             inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)
             beta = self.config.icm_beta
-            self._step((1 - beta) * inverse_error.mean(1) + beta * forward_error.mean(1), learning)
+            self._step((1 - beta) * inverse_error.mean(1) + beta * forward_error.mean(1), mask)
         with torch.no_grad():
             _, forward_error = self.errors(obs, action, action_vectors, next_obs)
             return self.config.icm_eta * forward_error
@@ -151,19 +151,19 @@ class Rnd(Curiosity):
         self.obs_moments = Moments(len(seeds), spaces.obs_shape)
         self.error_moments = Moments(len(seeds), ())
 
-    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+    def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Train the predictor on ``next_obs``, and return its scaled error before that, ``[M, B]``."""
-        self.obs_moments.add(next_obs, learning)
+        self.obs_moments.add(next_obs, mask)
         mean, deviation = self.obs_moments.mean.unsqueeze(1), self.obs_moments.deviation().unsqueeze(1)
         clip = self.config.rnd_clip
         x = ((next_obs - mean) / deviation).clamp(-clip, clip).float()
         with torch.enable_grad():
-            predicted = _mlp(x, self.network.weights(), F.leaky_relu)
+            prediction = _mlp(x, self.network.weights(), F.leaky_relu)
             target = _mlp(x, self.target_network.weights(), F.leaky_relu)
-            error = (predicted - target).square().mean(2)
-            self._step(error.mean(1), learning)
+            error = (prediction - target).square().mean(2)
+            self._step(error.mean(1), mask)
         error = error.detach()
-        self.error_moments.add(error, learning)
+        self.error_moments.add(error, mask)
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
 

@@ -24,30 +24,31 @@ class EpsilonGreedy(InnerAgent):
     def epsilon(self) -> Tensor:
         """Return the probability of a random action in the current step, ``[M]``."""
         if self.config.eps_fraction is None:
-            return self._table(int(self.episodes.max()))[self.episodes]
-        previous_steps = self.steps - 1  # `act` has already counted the current one
-        return torch.full(self.episodes.shape, self._linear(previous_steps))
+            return self._epsilon_table(int(self.episodes.max()))[self.episodes]
+        previous_steps = self.steps - 1  # `act` has already counted the current step
+        return torch.full(self.episodes.shape, self._linear_epsilon(previous_steps))
 
     def upcoming_epsilon(self, steps: int) -> dict[str, np.ndarray[Any, Any]]:
-        """Return epsilon for compiled code as two float32 arrays of which one is empty: ``by_episode``, by number of
-        finished episodes, and ``by_step``, in each of the next ``steps`` steps, if ``eps_fraction`` is set."""
-        by_episode = by_step = np.empty(0, np.float32)
+        """Return epsilon for compiled code as two float32 arrays, of which one is empty: ``epsilon_by_episode``, by
+        number of finished episodes, and ``epsilon_by_step``, in each of the next ``steps`` steps, if ``eps_fraction``
+        is set."""
+        epsilon_by_episode = epsilon_by_step = np.empty(0, np.float32)
         if self.config.eps_fraction is None:
             max_episodes = int(self.episodes.max()) + steps * self.envs  # an episode has at least one step
-            by_episode = self._table(max_episodes).numpy()
+            epsilon_by_episode = self._epsilon_table(max_episodes).numpy()
         else:
-            by_step = np.array([self._linear(self.steps + t) for t in range(steps)], np.float32)
-        return {"by_episode": by_episode, "by_step": by_step}
+            epsilon_by_step = np.array([self._linear_epsilon(self.steps + t) for t in range(steps)], np.float32)
+        return {"epsilon_by_episode": epsilon_by_episode, "epsilon_by_step": epsilon_by_step}
 
-    def _table(self, max_episodes: int) -> Tensor:
+    def _epsilon_table(self, max_episodes: int) -> Tensor:
         """Return epsilon by number of finished episodes, for at least 0 to ``max_episodes``."""
         config = self.config
         # A power of two, at least 64 and above ``max_episodes``. So there are few sizes, and `_decay_table` is cached.
         size = 1 << (2 * max_episodes + 63).bit_length()
         return _decay_table(config.eps_init, config.eps_decay, config.eps_min, size)
 
-    def _linear(self, steps: int) -> float:
+    def _linear_epsilon(self, steps: int) -> float:
         """Return epsilon after ``steps`` steps in each environment, if ``eps_fraction`` is set."""
-        decay_steps = self.config.eps_fraction * self.budget  # of a member, over all environments
+        decay_steps = self.config.eps_fraction * self.budget  # steps of a member over all environments
         progress = min(1.0, steps * self.envs / decay_steps)
         return self.config.eps_init + (self.config.eps_min - self.config.eps_init) * progress

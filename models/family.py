@@ -16,9 +16,9 @@ PARTS = ("continuous actions", "discrete actions", "images")
 def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
     """Return setting -> the reason why it has no effect, for `Family.ineffective`. A rule has three items: whether it
     holds, the names of settings that then have no effect, and the reason. If a setting is in several rules that hold,
-    the reason is from the first one."""
+    the reason is from the first of these rules."""
     reasons: dict[str, str] = {}
-    for holds, names, reason in reversed(rules):  # so that the first rule replaces later ones
+    for holds, names, reason in reversed(rules):  # so that the first rule replaces later rules
         if holds:
             reasons |= dict.fromkeys(names, reason)
     return reasons
@@ -36,22 +36,22 @@ def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class EpisodeSchedule:
-    """Schedule of an agent that learns from whole episodes. The property ``schedule`` of its settings returns one. An
+    """Schedule of an agent that learns from whole episodes. The property ``schedule`` of its settings returns it. An
     epoch plays a number of episodes in parallel, and makes gradient steps. An off-policy agent makes them before it
     plays, on its replay buffer. An on-policy agent makes them afterwards, on the episodes of the epoch, and then
     forgets these. A run ends when its score reaches ``target``, or when an evaluation reaches the ``target_return`` of
     the run."""
 
-    episodes: int  # played in an epoch; 0: none, and the run counts the ``minibatch_steps``
-    gradient_steps: int  # of an epoch, which are only counted; 0 for an agent without gradients
+    episodes: int  # episodes of an epoch; if 0, the run counts the ``minibatch_steps``
+    gradient_steps: int  # gradient steps of an epoch, which are only counted; 0 for an agent without gradients
     on_policy: bool = False
     warm_up: int = 0  # random episodes before the first epoch
     random_epochs: int = 0  # first epochs, which play at random
-    dataset: str | None = None  # recorded episodes in place of random ones
+    dataset: str | None = None  # recorded episodes in place of random episodes
     minibatch_steps: int = 0  # steps that an epoch learns from
     # The score is the mean return of this number of the latest training episodes. None: it is from greedy evaluations.
     running_mean: int | None = None
-    target: float | None = None  # of the ``running_mean``
+    target: float | None = None  # score that ends the run
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class StepSchedule:
     """Schedule of an agent that learns between steps. Its numbers are from the settings of the agent if they define a
     schedule, otherwise from the settings of the run."""
 
-    steps_per_epoch: int  # of every member
+    steps_per_epoch: int  # steps of every member per epoch
     eval_every: int  # epochs between evaluations
     eval_episodes: int
     eval_steps: int | None = None  # largest number of steps of an evaluation episode; None: as in training

@@ -30,7 +30,7 @@ class Dense:
     name: str
     inputs: int
     outputs: int
-    gain: float | None = None  # of an orthogonal initial weight; None: a uniform one
+    gain: float | None = None  # gain of an orthogonal initial weight; None: a uniform initial weight
     scale: float = 1.0  # factor on the initial weight
 
     @property
@@ -78,7 +78,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def slope_of(activation: str, leak: float = LEAK) -> str | float:
+def negative_slope(activation: str, leak: float = LEAK) -> str | float:
     """Return the slope below 0 of an activation that is a form of leaky ReLU: 0 for relu, 1 for identity, ``leak`` for
     leakyrelu. Return the name of any other activation."""
     slopes = {"relu": 0.0, "leakyrelu": leak, "identity": 1.0}
@@ -92,15 +92,15 @@ class Network(nn.Module):
     def __init__(self, layers: Sequence[Dense], streams: Streams, activation: str = "relu"):
         super().__init__()
         self.activation = _ACTIVATIONS[activation]
-        self.slope = slope_of(activation)
+        self.slope = negative_slope(activation)
         self.layers = tuple(layers)
-        self._shapes: list[tuple[int, ...]] = []  # of weight and bias of each layer in turn
+        self._shapes: list[tuple[int, ...]] = []  # shapes of weight and bias of each layer in turn
         for layer in self.layers:
             self._shapes += layer.shapes
         self._sizes = [prod(shape) for shape in self._shapes]
-        self.flat = nn.Parameter(streams.map_generators(self._initial_of_member))  # [M, D]
+        self.flat = nn.Parameter(streams.map_generators(self._sample_member))  # [M, D]
 
-    def _initial_of_member(self, generator: torch.Generator) -> Tensor:
+    def _sample_member(self, generator: torch.Generator) -> Tensor:
         """Sample the parameters of a member, ``[D]``."""
         parts: list[Tensor] = []  # weight and bias of each layer in turn
         for layer in self.layers:
@@ -138,21 +138,21 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
     return memory, memory[:count].view(shape)
 
 
-def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def apply_in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply an elementwise ``function`` to ``x``, padded to whole blocks, so that all elements of the result and of the
     gradient are rounded alike."""
-    padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
-    return function(padded)[: x.numel()].view(x.shape)
+    padded_x = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
+    return function(padded_x)[: x.numel()].view(x.shape)
 
 
 def exp(x: Tensor) -> Tensor:
     """Return e^x, with all elements rounded alike."""
-    return in_blocks(torch.exp, x)
+    return apply_in_blocks(torch.exp, x)
 
 
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + e^x), with all elements rounded alike."""
-    return in_blocks(F.softplus, x)
+    return apply_in_blocks(F.softplus, x)
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:

@@ -34,11 +34,11 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
     """Return the weights ``min(exp(z / temperature), cap)`` of reward-weighted regression, ``[M, B]``. z are the
     ``values [M, B]``, standardised over B. Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values
     are equal, every weight is 1 (in the public code, NaN)."""
-    centred = values - values.mean(1, keepdim=True)
+    differences = values - values.mean(1, keepdim=True)
     # The standard deviation of a single value would be NaN.
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
     # Below 1e-8, deviations are rounding errors of equal values.
-    z = torch.where(deviation > 1e-8, centred / deviation.clamp_min(1e-8), torch.zeros_like(centred))
+    z = torch.where(deviation > 1e-8, differences / deviation.clamp_min(1e-8), torch.zeros_like(differences))
     return (z / temperature).exp().clamp(max=cap)
 
 
@@ -87,7 +87,7 @@ def _max_entropy(logits: Tensor) -> float:
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``, NaN if all returns
     are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding. The first number must not be padding,
-    because `_variance` subtracts the first value from the others."""
+    because `_variance` subtracts the first value from all values."""
     total_variance = _variance(returns, weight)
     unexplained_part = _variance(returns - values, weight) / total_variance
     return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)
@@ -95,12 +95,12 @@ def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = 
 
 def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
     """Return the population variance over the last axis, with weights that need not sum to 1 (None: equal)."""
-    shifted = values - values[..., :1]  # so that equal values have variance 0 exactly
+    differences = values - values[..., :1]  # so that equal values have variance 0 exactly
     if weight is None:
-        return shifted.var(-1, correction=0)
+        return differences.var(-1, correction=0)
     normalized_weight = weight / weight.sum(-1, keepdim=True)
-    weighted_mean = (shifted * normalized_weight).sum(-1, keepdim=True)
-    return ((shifted - weighted_mean).square() * normalized_weight).sum(-1)
+    weighted_mean = (differences * normalized_weight).sum(-1, keepdim=True)
+    return ((differences - weighted_mean).square() * normalized_weight).sum(-1)
 
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tensor | None = None) -> Tensor:
@@ -154,15 +154,15 @@ def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:
     return (ratio - 1 - log_ratio).mean(1)
 
 
-def standardized(values: Tensor) -> Tensor:
+def standardize(values: Tensor) -> Tensor:
     """Return ``values [M, B]`` with mean 0 and sample standard deviation 1 over B; unchanged if B is 1."""
     batch_size = values.shape[1]
     if batch_size == 1:
         return values
-    centred = values - values.mean(1, keepdim=True)
+    differences = values - values.mean(1, keepdim=True)
     # `Tensor.std` would round depending on the number of members.
-    deviation = (centred.square().sum(1, keepdim=True) / (batch_size - 1)).sqrt()
-    return centred / (deviation + 1e-8)
+    deviation = (differences.square().sum(1, keepdim=True) / (batch_size - 1)).sqrt()
+    return differences / (deviation + 1e-8)
 
 
 def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
@@ -206,5 +206,5 @@ def categorical_kl(log_p: Tensor, log_q: Tensor, class_axis: int) -> Tensor:
 
 def gaussian_kl(mean_p: Tensor, deviation_p: Tensor, mean_q: Tensor, deviation_q: Tensor) -> Tensor:
     """Return ``KL(p || q)`` of one-dimensional normal distributions in nats, elementwise."""
-    second_moment = deviation_p.square() + (mean_p - mean_q).square()  # of p around the mean of q
+    second_moment = deviation_p.square() + (mean_p - mean_q).square()  # second moment of p around the mean of q
     return deviation_q.log() - deviation_p.log() + 0.5 * (second_moment / deviation_q.square() - 1)

@@ -73,7 +73,7 @@ def cache_folder() -> Path:
 
 
 def keeps_cache() -> bool:
-    """Return whether later processes find the compiled functions of this one."""
+    """Return whether later processes find the compiled functions of this process."""
     return not cache_folder().name.startswith(_TEMPORARY)
 
 
@@ -147,14 +147,14 @@ def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 # Decorators of functions. With `exact`, operations are neither reordered nor fused. With `compiled`, sums may be
-# reordered, and multiply-add may be fused. The other two also inline a function into its callers. For a short function,
-# passing a large named tuple (`World`, `Members`) takes longer than the work itself.
+# reordered, and multiply-add may be fused. `exact_inlined` and `inlined` also inline a function into its callers. For a
+# short function, passing a large named tuple (`World`, `Members`) takes longer than the work itself.
 exact = functools.partial(_compile, options=EXACT | INNER)
 exact_inlined = functools.partial(_compile, options=EXACT_INLINED)
 compiled = functools.partial(_compile, options=FAST | INNER)
 inlined = functools.partial(_compile, options=FAST | INNER | INLINE)
-# As `exact`, for functions that Python calls. The results do not depend on whether this process compiled or loaded the
-# function, nor on the other functions it has loaded.
+# `kernel` is `exact` for functions that Python calls. The results do not depend on whether this process compiled or
+# loaded the function, nor on the other functions it has loaded.
 kernel = functools.partial(_compile, options=EXACT | {"pipeline_class": _SelfContainedCompiler})
 
 

@@ -61,7 +61,7 @@ def _mixture_class(classes: Classes) -> type:
     """Create the dataclass of joint settings, with the fields of all ``classes`` by their names in `names_in`. In
     ``--help``, the heading of a field's section begins with the family's first agent ("PPO: search")."""
     names = names_in(classes)
-    fields: list[Any] = []  # of tuples (name, type, field)
+    fields: list[Any] = []  # tuples (name, type, field)
     for agent, config_class in classes:
         hints = typing.get_type_hints(config_class)
         for field in dataclasses.fields(config_class):
@@ -101,9 +101,9 @@ def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace shared settings in the user's ``values``, such as ``lr``, by the fields of the joint settings ``config``:
     ``{"lr": 1, "PPO_lr": 2}`` becomes ``{"DDQN_lr": 1, "PPO_lr": 2}``. Other settings remain."""
     shared_names = shared_settings(config)
-    expanded: dict[str, Any] = {}
+    all_values: dict[str, Any] = {}
     for name, value in values.items():
         field_names = shared_names.get(name, (name,))
-        expanded |= dict.fromkeys(field_names, value)
+        all_values |= dict.fromkeys(field_names, value)
     specific_values = {name: value for name, value in values.items() if name not in shared_names}
-    return expanded | specific_values  # 2 for ``PPO_lr``, in whatever order the user set the two
+    return all_values | specific_values  # 2 for ``PPO_lr``, in whatever order the user set the two

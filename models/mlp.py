@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.layers import LEAK, Dense, allocate_blocks, dense, sigmoid, slope_of
+from models.layers import LEAK, Dense, allocate_blocks, dense, negative_slope, sigmoid
 from models.streams import Streams
 
 _LARGE = 4096  # weights of a layer; above this, a matrix product is faster than a sum of products even for one column
@@ -67,7 +67,7 @@ class Columns:
             torch.baddbmm(bias, weight, x, beta=factor, alpha=factor, out=out)
         if activation == "relu":
             out.relu_()
-        elif activation == "tanh":  # on ``memory``, because `torch.sigmoid` rounds the last elements differently
+        elif activation == "tanh":  # changes all ``memory``: `torch.sigmoid` rounds the last elements differently
             torch.add(_MINUS_ONE, memory.sigmoid_(), alpha=2, out=memory)
         elif activation == "leakyrelu":
             F.leaky_relu_(out, slope)
@@ -100,7 +100,8 @@ class Rows:
     @staticmethod
     def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
         """Return ``activation(x @ weight + bias)``: ``[M, in, out], [M, out], [M, B, in] -> [M, B, out]``. ``slope`` is
-        leakyrelu's. None, "identity", "prelu" and "silu" apply no activation; `MLP` applies the last two itself."""
+        the slope of leakyrelu below 0. None, "identity", "prelu" and "silu" apply no activation; `MLP` applies prelu
+        and silu itself."""
         if activation == "elu":
             if x.shape[1] == 1:  # computed as two equal rows, because `dense` cannot write a single row to ``out``
                 return Rows.affine(weight, bias, x.expand(-1, 2, -1), activation)[:, :1]
@@ -178,7 +179,7 @@ class MLP:
         self._traces_input = activation in ("prelu", "silu")
         # Whether the weight of each layer, in columns, is stored as [in, out].
         self._transposed = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
-        self._shapes: list[tuple[int, ...]] = []  # as stored: a weight and a bias for each layer, then prelu's slope
+        self._shapes: list[tuple[int, ...]] = []  # stored shapes of weight and bias of each layer, of prelu's slope
         for dense_layer, transposed in zip(self.dense, self._transposed, strict=True):
             inputs, outputs = dense_layer.inputs, dense_layer.outputs
             if layout == "columns":
@@ -207,9 +208,9 @@ class MLP:
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]`` from each member's stream."""
-        return streams.map_generators(self._initial_of_member)
+        return streams.map_generators(self._sample_member)
 
-    def _initial_of_member(self, generator: torch.Generator) -> Tensor:
+    def _sample_member(self, generator: torch.Generator) -> Tensor:
         """Sample the parameters of a member, ``[size]``: weight and bias of each layer, prelu's slope, padding."""
         parts: list[Tensor] = []
         for layer, transposed in zip(self.dense, self._transposed, strict=True):
@@ -232,12 +233,12 @@ class MLP:
             layers.append((views[-1], views[-1]))
         return layers
 
-    def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
+    def member_network(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
         """Return layers and activations of ``member``, from the parameters ``flat [M, size]`` and without autograd:
         weight ``[out, in]`` and bias ``[out]`` of each layer, and a name or a number for each hidden layer. A number is
         the slope below 0 of a form of leaky ReLU."""
         layers = self.layers(flat.detach()[member : member + 1])
-        activation = slope_of(self.activation, self.leak)
+        activation = negative_slope(self.activation, self.leak)
         if self._is_prelu:
             slope, _ = layers.pop()
             activation = float(slope)
@@ -258,7 +259,7 @@ class MLP:
             activations.append(x)
             if self._traces_input:  # `affine` applied no activation
                 x = self._activate(layers, x)
-        weight, bias = layers[self.depth - 1]  # of the output; prelu's slope may follow in ``layers``
+        weight, bias = layers[self.depth - 1]  # the output layer; prelu's slope may follow in ``layers``
         activations.append(affine(weight, bias, x))
         return activations
 
@@ -272,24 +273,24 @@ class MLP:
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
         batch, and d loss / d x (None without ``need_input_gradient``). ``activations`` is the trace of `forward`."""
-        parts: list[Tensor] = []  # from the last layer to the first: bias, weight
+        parts: list[Tensor] = []  # bias and weight, beginning with the last layer
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            layer_input = traced = x if i == 0 else activations[i - 1]
+            layer_input = trace_entry = x if i == 0 else activations[i - 1]
             if i > 0 and self._traces_input:
-                layer_input = self._activate(layers, traced)
+                layer_input = self._activate(layers, trace_entry)
             weight_gradient = self.products.weight_gradient(layer_input, gradient, self._transposed[i])
             parts += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
             if i == 0 and not need_input_gradient:
                 break
             weight, _ = layers[i]
             gradient = self.products.input_gradient(weight, gradient)
-            if i > 0:  # through the activation before layer i
+            if i > 0:  # backpropagate through the activation before layer i
                 if self._is_prelu:
                     # The slope multiplies the inputs below 0.
-                    slope_gradients.append((gradient * traced.clamp(max=0)).flatten(1).sum(1, keepdim=True))
-                gradient = self._activation_gradient(layers, gradient, traced)
-        parts.reverse()  # from the first layer to the last: weight, bias
+                    slope_gradients.append((gradient * trace_entry.clamp(max=0)).flatten(1).sum(1, keepdim=True))
+                gradient = self._activation_gradient(layers, gradient, trace_entry)
+        parts.reverse()  # weight and bias, beginning with the first layer
         if slope_gradients:
             parts.append(torch.stack(slope_gradients).sum(0))
         elif self._is_prelu:  # a network without hidden layers
@@ -298,28 +299,28 @@ class MLP:
             parts.append(gradient.new_zeros(len(gradient), self.padding))
         return torch.cat(parts, 1), gradient if need_input_gradient else None
 
-    def _activation_gradient(self, layers: list[Layer], gradient: Tensor, traced: Tensor) -> Tensor:
-        """Return ``gradient`` times the activation's derivative, elementwise. ``traced`` is an entry of the trace from
-        `forward`: the activation's output, or its input for prelu and silu. May overwrite ``gradient``."""
+    def _activation_gradient(self, layers: list[Layer], gradient: Tensor, trace_entry: Tensor) -> Tensor:
+        """Return ``gradient`` times the activation's derivative, elementwise. ``trace_entry`` is a tensor of the trace
+        from `forward`: the activation's output, or its input for prelu and silu. May overwrite ``gradient``."""
         aten, name = torch.ops.aten, self.activation
         if name == "prelu":
             slope, _ = layers[-1]
-            derivative = (traced > 0) + slope * (traced <= 0)  # 1 above 0, else the slope
+            derivative = (trace_entry > 0) + slope * (trace_entry <= 0)  # 1 above 0, else the slope
             return gradient * derivative
         if name == "relu":
-            return aten.threshold_backward(gradient, traced, threshold=0)
+            return aten.threshold_backward(gradient, trace_entry, threshold=0)
         if name == "tanh":
-            return aten.tanh_backward(gradient, traced)
+            return aten.tanh_backward(gradient, trace_entry)
         if name == "leakyrelu":
-            return aten.leaky_relu_backward(gradient, traced, self.leak, self_is_result=True)
+            return aten.leaky_relu_backward(gradient, trace_entry, self.leak, self_is_result=True)
         if name == "elu":  # overwrites ``gradient``
             return aten.elu_backward.grad_input(
-                gradient, alpha=1.0, scale=1.0, input_scale=1.0, is_result=True, self_or_result=traced,
+                gradient, alpha=1.0, scale=1.0, input_scale=1.0, is_result=True, self_or_result=trace_entry,
                 grad_input=gradient,
             )  # fmt: skip
         if name == "silu":
-            gate = sigmoid(traced)
-            return gradient * gate * (1 + traced * (1 - gate))
+            gate = sigmoid(trace_entry)
+            return gradient * gate * (1 + trace_entry * (1 - gate))
         return gradient  # identity
 
     def _activate(self, layers: list[Layer], x: Tensor) -> Tensor:

@@ -28,11 +28,11 @@ class OffPolicyAgent(InnerAgent):
     B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
 
     saved: ClassVar[tuple[str, ...]] = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity", "steps")
-    optimizer: MemberAdam  # of ``flat_parameters``
-    critic_optimizer: MemberAdam  # of the networks of values
+    optimizer: MemberAdam  # trains ``flat_parameters``
+    critic_optimizer: MemberAdam  # trains the networks of values
     noise: NoiseBlocks
-    update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
-    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm")  # of `metrics`, without "train/"
+    random_number_names: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
+    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm")  # names in `metrics`
     groups = staticmethod(groups)
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int], action_shape: tuple[int, ...] = ()):
@@ -40,7 +40,7 @@ class OffPolicyAgent(InnerAgent):
         super().__init__(config, spaces, seeds)
         self.updates_per_step = config.updates_per_step
         first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
-        self.batch, self.hidden_sizes = first_config.batch_size, first_config.hidden_sizes
+        self.batch_size, self.hidden_sizes = first_config.batch_size, first_config.hidden_sizes
         self.lrs = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.obs_size = spaces.obs_shape[0]
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)  # shape and dtype of a column
@@ -48,25 +48,26 @@ class OffPolicyAgent(InnerAgent):
         columns |= {"reward": number, "discount": number}
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
 
-    def numbers_of_update(self, i: int) -> dict[str, Tensor]:
-        """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
-        return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
+    def random_numbers_of_update(self, i: int) -> dict[str, Tensor]:
+        """Return the random numbers of update ``i`` of this step, by the names in ``random_number_names``."""
+        return {name: self.random_numbers[name][:, i] for name in self.random_number_names}
 
     @torch.enable_grad()
-    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Update critics, actor and target networks of the members ``learning [M]`` bool (None: all) with the
-        ``random_numbers`` from `numbers_of_update`. Return the critics' loss ``[M]`` before the update."""
-        batch = self.minibatch(random_numbers["replay"], learning)
+    def update(self, random_numbers: dict[str, Tensor], mask: Tensor | None = None) -> Tensor:
+        """Update critics, actor and target networks of the members ``mask [M]`` bool (None: all) with the
+        ``random_numbers`` from `random_numbers_of_update`. Return the critics' loss ``[M]`` before the update."""
+        batch = self.minibatch(random_numbers["replay"], mask)
         self.critic_optimizer.zero_grad()
         loss, _, _ = self.critic_loss(batch, random_numbers)
         loss.sum().backward()
-        self.critic_optimizer.step(learning)
-        self.finish_update(batch["obs"], random_numbers, learning)
+        self.critic_optimizer.step(mask)
+        self.finish_update(batch["obs"], random_numbers, mask)
         return loss.detach()
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of K critics (1 or 2) on the minibatch ``batch``, ``[M]``, their values ``[M, K, B]``, and
-        the TD targets ``[M, B]``. The loss is summed over critics. ``random_numbers`` has the noise on next actions."""
+        """Return the loss of K critics (1 or 2) on the minibatch ``batch`` (`minibatch`), ``[M]``, their values ``[M,
+        K, B]``, and the TD targets ``[M, B]``. The loss is summed over critics. ``random_numbers`` has the noise on
+        next actions."""
         with torch.no_grad():
             # The column "discount" is 0 after a termination, otherwise 1.
             next_q = self.next_q(batch["next_obs"], random_numbers)
@@ -79,37 +80,39 @@ class OffPolicyAgent(InnerAgent):
         raise NotImplementedError
 
     def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the values ``[M, K, B]`` of the actions in a minibatch, by K critics (1 or 2)."""
+        """Return the values ``[M, K, B]`` of the actions in the minibatch ``batch`` (`minibatch`), by K critics."""
         raise NotImplementedError
 
-    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update the actor, if there is one, and target networks after an update of the critics, on ``obs [M, B,
-        O]``."""
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
+        """Update the actor, if any, and the target networks on ``obs [M, B, O]``, after an update of the critics, in
+        the members ``mask [M]`` bool (None: all)."""
         raise NotImplementedError
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return statistics of the actor, if there is one, on ``obs [M, B, O]``, ``{name: [M]}``, among them its
-        "policy_loss"."""
+        """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss". Empty
+        without an actor."""
         return {}
 
     def learn(self) -> Tensor:
-        learning = self.learning()
-        if not learning.any():
+        """Make the updates of this step, in the members that have enough experience (`StepAgent.learn`)."""
+        is_learning = self.learning_members()
+        if not is_learning.any():
             return torch.full((self.members,), torch.nan)
-        updated_members = None if learning.all() else learning  # None: all members
+        updated_members = None if is_learning.all() else is_learning  # None: all members
         for i in range(self.updates_per_step):
-            loss = self.update(self.numbers_of_update(i), updated_members)
-        return loss.masked_fill(~learning, torch.nan)
+            loss = self.update(self.random_numbers_of_update(i), updated_members)
+        return loss.masked_fill(~is_learning, torch.nan)
 
-    def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
-        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). Rewards for novelty
-        (``curiosity``) are added, and their networks are trained in the members ``learning [M]`` bool (None: all)."""
+    def minibatch(self, uniform: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Sample a minibatch by ``uniform [M, B]`` in [0, 1): ``obs``, ``action``, ``next_obs``, ``reward`` and
+        ``discount``, ``[M, B, ...]`` each. Rewards for novelty (``curiosity``) are added, and their networks are
+        trained in the members ``mask [M]`` bool (None: all)."""
         batch = self.replay_buffer.sample(uniform)
         if self.curiosity is not None:
             action = batch["action"]
             if isinstance(self.spaces.actions, Discrete) and action.dim() == 3:  # stored as vectors [M, B, A]
                 action = action.argmax(2)
-            novelty = self.curiosity.rewards(batch["obs"], action, batch["next_obs"], learning)
+            novelty = self.curiosity.rewards(batch["obs"], action, batch["next_obs"], mask)
             batch["reward"] = batch["reward"] + novelty
         return batch
 
@@ -117,12 +120,12 @@ class OffPolicyAgent(InnerAgent):
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics of the current weights on the minibatch of the latest update, which is sampled again. They
         are NaN for members that do not learn yet."""
-        learning = self.learning()
+        is_learning = self.learning_members()
         statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
-        if self.random_numbers and learning.any():
-            random_numbers = self.numbers_of_update(-1)  # of the latest update
+        if self.random_numbers and is_learning.any():
+            random_numbers = self.random_numbers_of_update(-1)  # the numbers of the latest update
             no_member = torch.zeros(self.members, dtype=torch.bool)  # so that no network of ``curiosity`` is trained
-            batch = self.minibatch(random_numbers["replay"], learning=no_member)
+            batch = self.minibatch(random_numbers["replay"], mask=no_member)
             self.critic_optimizer.zero_grad()
             loss, values, target = self.critic_loss(batch, random_numbers)
             loss.sum().backward()
@@ -130,17 +133,17 @@ class OffPolicyAgent(InnerAgent):
             with torch.no_grad():
                 statistics = self.actor_metrics(batch["obs"], random_numbers) | {
                     "q_mean": q.flatten(1).mean(1),
-                    "explained_variance": explained_variance(q[:, 0], target),  # by the first critic
+                    "explained_variance": explained_variance(q[:, 0], target),  # values of the first critic
                     "grad_norm": norms([self.critic_optimizer.take_gradient()]),
                 }
-        return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
+        return {f"train/{name}": statistics[name].masked_fill(~is_learning, torch.nan) for name in self.metric_names}
 
     @property
     def first_update(self) -> int:
         """The earliest step at which an update is possible. It may come later, after ``init_episodes`` episodes."""
         return max(1, self.config.fill)
 
-    def learning(self) -> Tensor:
+    def learning_members(self) -> Tensor:
         return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= max(1, self.config.fill))
 
     def count_steps(self, steps: int) -> None:
@@ -166,8 +169,8 @@ class OrnsteinUhlenbeck(Stateful):
     def next(self, normal: Tensor) -> Tensor:
         """Advance one step and return the noise ``[M, E, A]``. ``normal`` are standard normal numbers of this shape."""
         # Products and sum are separate, because fused operations could round the last elements of an array differently.
-        decayed = self.level.mul(1 - self.THETA * self.DT)
-        self.level = decayed.add_(normal.mul(sqrt(self.DT)))
+        level = self.level.mul(1 - self.THETA * self.DT)
+        self.level = level.add_(normal.mul(sqrt(self.DT)))
         return self.level
 
     def reset_finished(self, done: Tensor) -> None:
@@ -180,7 +183,7 @@ class TwinCritics(nn.Module, Stateful):
     widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
 
     D is the number of weights of a critic. A row of ``flat_parameters [M, 2 D]`` holds the weights of the first critic,
-    then of the second one, so that all of them can be viewed as 2 M networks ``[2 M, D]``. Without ``twins`` the second
+    then of the second critic, so that all can be viewed as 2 M networks ``[2 M, D]``. Without ``twins`` the second
     critic exists, but is neither used nor trained.
 
     Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
@@ -199,11 +202,11 @@ class TwinCritics(nn.Module, Stateful):
     def forward(
         self, obs: Tensor, action: Tensor, count: int | None = None, parameters: Tensor | None = None
     ) -> Tensor:
-        """Return the values of the first ``count`` critics (None: of all that are used), ``[M, count, B]``, for ``obs
-        [M, B, O]`` and ``action [M, B, A]``, with ``parameters [M, 2 D]`` (None: the trained ones)."""
+        """Return the values of the first ``count`` critics (None: all used critics), ``[M, count, B]``, for ``obs
+        [M, B, O]`` and ``action [M, B, A]``, with ``parameters [M, 2 D]`` (None: `flat_parameters`)."""
         flat = self.flat_parameters if parameters is None else parameters
         count = count or (2 if self.twins else 1)
-        # The network has M * count members: the first critic of member 0, the second one of member 0, and so on.
+        # The network has M * count members: first and second critic of member 0, then of member 1, and so on.
         inputs = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
         weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
         return self.network(weights, inputs).view(len(flat), count, -1)
@@ -220,13 +223,13 @@ class TwinCriticAgent(OffPolicyAgent):
     noise is in units of half the range. A member acts at random until it learns. Values are bootstrapped at time
     limits.
 
-    A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_draws`)."""
+    A subclass implements the methods that raise NotImplementedError. It may sample more noise (`_noise_draws`)."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
-    update_numbers: tuple[str, ...] = (*OffPolicyAgent.update_numbers, "next")
+    random_number_names: tuple[str, ...] = (*OffPolicyAgent.random_number_names, "next")
     metric_names: tuple[str, ...] = (*OffPolicyAgent.metric_names, "policy_loss")
-    outputs_per_action: ClassVar[int] = 1  # of the actor's network, for each number of an action vector
+    outputs_per_action: ClassVar[int] = 1  # outputs of the actor's network for each number of an action vector
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds, action_shape=(spaces.action_size,))
@@ -242,7 +245,7 @@ class TwinCriticAgent(OffPolicyAgent):
         self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration and replay"), self._noise_draws())
         is_correlated = config.noise_type == "ornstein-uhlenbeck"
         self.action_noise = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if is_correlated else None
-        self.action_vectors = torch.empty(0)  # of the current step, [M, E, A]
+        self.action_vectors = torch.empty(0)  # [M, E, A], action vectors of the current step
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre = (self.low + self.high) / 2
@@ -258,8 +261,8 @@ class TwinCriticAgent(OffPolicyAgent):
         minibatch, and "next" is the noise on actions in the next states."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
-            (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
-            (Streams.normal, {"explore": action_shape, "next": (updates, self.action_size, self.batch)}),
+            (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch_size)}),
+            (Streams.normal, {"explore": action_shape, "next": (updates, self.action_size, self.batch_size)}),
         ]
 
     def actor(self, weights: Tensor, obs: Tensor) -> Tensor:
@@ -275,11 +278,11 @@ class TwinCriticAgent(OffPolicyAgent):
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return action vectors ``[M, E, A]`` for ``outputs [M, E, outputs]`` of the actor's network: samples by the
-        random generators ``streams`` or, if it is None, greedy ones."""
+        random generators ``streams`` or, if it is None, greedy vectors."""
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]``, and random ones for members that do not learn yet."""
+        """Return exploring actions for ``obs [M, E, O]``, and random actions for members that do not learn yet."""
         with torch.no_grad():
             self.random_numbers = self.noise.next()
             if self.action_noise is not None:
@@ -287,9 +290,9 @@ class TwinCriticAgent(OffPolicyAgent):
             self.steps += 1
             outputs = self.actor(self.flat_parameters, obs)
             vectors = self._explore(outputs, self.random_numbers)
-            learning = self.learning()
-            if not learning.all():
-                vectors = torch.where(learning.view(-1, 1, 1), vectors, self._random_vectors())
+            is_learning = self.learning_members()
+            if not is_learning.all():
+                vectors = torch.where(is_learning.view(-1, 1, 1), vectors, self._random_vectors())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
             return self.clip(self.action_vectors)
 
@@ -312,14 +315,14 @@ class TwinCriticAgent(OffPolicyAgent):
             self.action_noise.reset_finished(done)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        layers, activations = self.network.of_member(self.flat_parameters[:, : self.network.size], member)
+        layers, activations = self.network.member_network(self.flat_parameters[:, : self.network.size], member)
         weight, bias = layers[-1]
         layers[-1] = weight[: self.action_size], bias[: self.action_size]  # SAC's network also outputs log_std
         head = "argmax" if isinstance(self.spaces.actions, Discrete) else "tanh"
         return GreedyNetwork(layers, activations, head)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> AgentPolicy:
-        """Return the greedy policy or, with ``test_noise``, one that samples. ``sample`` has no effect."""
+        """Return the greedy policy or, with ``test_noise``, a policy that samples. ``sample`` has no effect."""
         return AgentPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:

@@ -101,7 +101,7 @@ class FlatOptimizer(Stateful):
     """
 
     saved = ("mean", "square", "count")
-    count: Any  # number of steps, of all members or of each
+    count: Any  # number of steps: one number for all members, or one for each member
     update: Callable[..., None]
 
     def __init__(self, param: Tensor, lr: Any, eps: float = 1e-8):
@@ -134,20 +134,20 @@ class MemberAdam(FlatOptimizer):
         self.count = torch.zeros(param.shape[0], dtype=torch.int64)
 
     @torch.no_grad()
-    def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). The other members do
-        not change in any bit."""
+    def update(self, grad: Tensor, mask: Tensor | None = None) -> None:
+        """Make one step with ``grad [M, D]``, in the members ``mask [M]`` bool (None: all). The other members do not
+        change in any bit."""
         state = (self.param, self.mean, self.square)
-        old_state = [] if learning is None else [tensor.clone() for tensor in state]
-        self.count += 1 if learning is None else learning
+        old_state = [] if mask is None else [tensor.clone() for tensor in state]
+        self.count += 1 if mask is None else mask
         tables = _corrections()
         index = self.count.clamp(max=len(tables[0]) - 1)  # the last entries are for all later counts
         factor1, root_correction2 = (table[index].unsqueeze(1) for table in tables)  # [M, 1] each
         update = _update_moments(grad, self.mean, self.square, root_correction2, self.eps)
         self.param.sub_(update.mul_(self.lr.unsqueeze(1) * factor1))
-        if learning is not None:
+        if mask is not None:
             for tensor, old_tensor in zip(state, old_state, strict=True):
-                tensor.copy_(torch.where(learning.unsqueeze(1), tensor, old_tensor))
+                tensor.copy_(torch.where(mask.unsqueeze(1), tensor, old_tensor))
 
 
 class AdamW(LeanOptimizer, torch.optim.AdamW):
@@ -172,24 +172,24 @@ class LockstepAdam(FlatOptimizer):
         self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if separate_steps else 0
 
     @torch.no_grad()
-    def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]`` and learning rates times ``lr_factor``, in the members ``learning [M]``
-        bool (None: all). With ``learning``, the optimizer must have ``separate_steps``."""
+    def update(self, grad: Tensor, lr_factor: float = 1.0, mask: Tensor | None = None) -> None:
+        """Make one step with ``grad [M, D]`` and learning rates times ``lr_factor``, in the members ``mask [M]`` bool
+        (None: all). With ``mask``, the optimizer must have ``separate_steps``."""
         has_one_lr = len(set(self.lr)) == 1
         if isinstance(self.count, int) and has_one_lr:
             self._call_kernel(slice(None), grad, lr_factor * self.lr[0], self.count)
         else:
             for m, lr in enumerate(self.lr):
-                if learning is None or learning[m]:
+                if mask is None or mask[m]:
                     count = self.count if isinstance(self.count, int) else int(self.count[m])
                     self._call_kernel(m, grad, lr_factor * lr, count)
-        self.count = self.count + (1 if learning is None else learning)
+        self.count = self.count + (1 if mask is None else mask)
 
     def _call_kernel(self, member: int | slice, grad: Tensor, lr: float, count: int) -> None:
-        """Make one step of one member, or of all members (``slice(None)``), after ``count`` earlier steps."""
+        """Make step ``count + 1`` by ``grad [M, D]``, of one member or of all members (``slice(None)``)."""
         param, mean, square = self.param[member], self.mean[member], self.square[member]  # views
         counts = [torch.tensor(float(count))]
-        no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
+        no_maxima: list[Tensor] = []  # maxima of squares, which only AMSGrad uses
         # Without weight decay this is Adam. Parameters, moments and counts are updated in place.
         rates = {"lr": lr, "beta1": BETA1, "beta2": BETA2, "eps": self.eps, "weight_decay": 0.0}
         options = {"fused": True, "amsgrad": False, "maximize": False}
@@ -226,5 +226,5 @@ def polyak_update(
     if members is None:
         target_parameters.lerp_(flat_parameters, tau)
     else:
-        moved = target_parameters.lerp(flat_parameters, tau)
-        target_parameters.copy_(torch.where(members.unsqueeze(1), moved, target_parameters))
+        new_parameters = target_parameters.lerp(flat_parameters, tau)
+        target_parameters.copy_(torch.where(members.unsqueeze(1), new_parameters, target_parameters))

@@ -1,6 +1,6 @@
 """The registry of all families in models/agents/ and models/proxies/. A family is a folder with the code and settings
-of related algorithms, and an implementation is one of them: DDQN and DuelingDDQN are implementations of the family
-ddqn. The names of implementations are the choices of ``--implementation``.
+of related algorithms. An implementation is one of these algorithms: DDQN and DuelingDDQN are implementations of the
+family ddqn. The names of implementations are the choices of ``--implementation``.
 
 To register a family, create a folder with a ``config.py`` that defines ``FAMILY`` (`models.family.Family`). Only
 `agent_class` imports torch.
@@ -122,8 +122,8 @@ def agent_class(name: str) -> type[Any]:
 
 
 def default_config(name: str, game: str, choices: Mapping[str, Any] | None = None) -> Any:
-    """Return the default settings of implementation ``name`` on ``game``. A later source in this list overrides the
-    earlier ones:
+    """Return the default settings of implementation ``name`` on ``game``. A source in this list overrides the sources
+    before it:
 
     - the family's defaults,
     - ``implementations[name]`` of the family,
@@ -168,7 +168,7 @@ def search_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str
     values |= family_spec.proxy_defaults({**choices, "agent": agent}, game)
     if len(agents) > 1:
         values |= _defaults_for_several_agents(agents, values, {**values, **choices}, family_spec.config)
-    first_agents = [first_agent for first_agent, _ in config_classes(agents)]  # of each family
+    first_agents = [first_agent for first_agent, _ in config_classes(agents)]  # the first agent of each family
     configs = tuple((first_agent, _family_config(first_agent, game, values)) for first_agent in first_agents)
     proxy_values = {field: value for field, value in values.items() if field in field_types(family_spec.config)}
     return make_mixture(configs), family_spec.config(**proxy_values)
@@ -198,9 +198,9 @@ def _defaults_for_several_agents(
 def _family_config(agent: str, game: str, values: Mapping[str, Any]) -> Any:
     """Return the default settings of implementation ``agent`` for training on a proxy of ``game``. ``values`` (setting
     -> value) override them; settings that the agent's family does not have are ignored. A value for an implementation
-    of the family (``PPO_lr``) takes precedence over a general one (``lr``)."""
+    of the family (``PPO_lr``) takes precedence over a general value (``lr``)."""
     family_spec = family(agent)
-    game_name = game.partition(",")[0]  # without parameters of the environment
+    game_name = game.partition(",")[0]  # name without parameters
     config_values = {**family_spec.implementations[agent], **family_spec.game_defaults.get(game_name, {})}
     for field in field_types(family_spec.config):  # the name of each setting
         # First ``lr``, then ``PPO_lr``, which replaces its value.

@@ -60,7 +60,7 @@ class ReplayBuffer:
 
     def reserve(self, count: int) -> list[Tensor]:
         """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``. The caller must
-        write the rows from index `position` on, continue at the first row after the last one, and call `advance`."""
+        write the rows from index `position` on, continue at the first row after the last row, and call `advance`."""
         if self.size < self.capacity:
             self._grow(self.size + count)
         return list(self._tables.values())
@@ -77,7 +77,7 @@ class ReplayBuffer:
         return torch.cat([values[name].unsqueeze(-1).flatten(2) for name in self._names[dtype]], 2)
 
     def _grow(self, rows_needed: int) -> None:
-        """Replace tables of less than ``rows_needed`` rows (at most ``capacity``) by larger ones with the same rows."""
+        """Replace tables of less than ``rows_needed`` rows (at most ``capacity``) by larger tables with these rows."""
         for dtype, table in self._tables.items():
             if min(rows_needed, self.capacity) > len(table):
                 num_rows = min(self.capacity, max(rows_needed, 2 * len(table)))
@@ -89,7 +89,7 @@ class ReplayBuffer:
         """Sample B filled rows of each member with replacement, ``{column: [M, B, ...]}``. ``uniform [M, B]`` float32
         in [0, 1) are the random numbers."""
         row_indices = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
-        indices = row_indices.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
+        indices = row_indices.mul_(self.members).add_(self._member_indices).view(-1)  # rows of [rows * M, width]
         rows = {}
         for dtype, table in self._tables.items():
             rows[dtype] = table.flatten(0, 1).index_select(0, indices).view(*uniform.shape, -1)  # [M, B, width]
@@ -110,7 +110,7 @@ class ReplayBuffer:
         return columns
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of all filled rows, and the position of the next write."""
+        """Return copies of all filled ``rows``, ``{column: [size, M, ...]}``, and the next ``position`` to write."""
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,9 +151,9 @@ class EpisodeMemory:
     """Replay buffer of whole episodes of M members. ``columns[m]`` are the N steps of member m, ``{name: [N, ...]}``,
     one episode after another, ordered as ``episodes[m]``.
 
-    With ``order`` "sorted" the episodes with the highest scores are kept, best first; with "recent" the latest ones,
-    latest first. ``capacity`` is the largest number of ``unit``, "steps" or "episodes", of each member. Episodes are
-    removed as a whole, and at least one is kept, however long.
+    With ``order`` "sorted" the episodes with the highest scores are kept, best first; with "recent" the latest
+    episodes, latest first. ``capacity`` is the largest number of ``unit``, "steps" or "episodes", of each member.
+    Episodes are removed as a whole, and at least one is kept, however long.
     """
 
     def __init__(self, members: int, capacity: int, unit: str = "steps", order: str = "sorted"):
@@ -167,13 +167,13 @@ class EpisodeMemory:
 
     def add(self, member: int, batch: Sequence[Episode]) -> None:
         """Insert the episodes ``batch`` of one member, oldest first. Then keep as many episodes as fit into
-        ``capacity``, the first ones in ``order``, and remove all others."""
-        merged = [*reversed(batch), *self.episodes[member]]  # latest first; a sort keeps this order for equal scores
+        ``capacity``, beginning with the first in ``order``, and remove all others."""
+        episodes = [*reversed(batch), *self.episodes[member]]  # latest first; a sort keeps this order for equal scores
         if self.order == "sorted":
-            merged.sort(key=lambda episode: -episode.score)
+            episodes.sort(key=lambda episode: -episode.score)
         kept_episodes: list[Episode] = []
         total = 0
-        for episode in merged:
+        for episode in episodes:
             total += len(episode) if self.unit == "steps" else 1
             if kept_episodes and total > self.capacity:
                 break
@@ -227,8 +227,9 @@ class EpisodeMemory:
         return fields
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists, ``{"members": [...]}``, with an entry for each member. The
-        list is empty if there are no episodes yet."""
+        """Return all episodes as plain tensors and lists, ``{"members": [...]}``. The entry of a member has its columns
+        as ``steps``, and ``lengths``, ``scores`` and ``extras`` of its episodes. The list is empty if there are no
+        episodes yet."""
         members = []
         for columns, episodes in zip(self.columns, self.episodes, strict=True):
             if episodes:

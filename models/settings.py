@@ -6,7 +6,8 @@
         hidden_sizes: tuple[int, ...] = setting((32, 128), "units of each layer", minimum=1)
 
 The type of a field is X, ``tuple[X, ...]``, or one of these ``| None``; X is `bool`, `int`, `float` or `str`. All
-ranges are finite. `RANGES` has the bounds of fields that set none.
+ranges are finite. `RANGES` has the bounds of fields that set none. In arguments, ``field_type`` is the type of a field,
+and ``meta`` its metadata from `setting`.
 """
 
 import dataclasses
@@ -54,7 +55,7 @@ class SettingError(UserError, ValueError):
     :param line: The message.
     :param name: The setting at fault, with which the caller can say which file contains the value. Empty if there are
         several.
-    :param parts: Several errors in one, of which ``line`` has a line each. Empty for a single error.
+    :param parts: Several errors that this error contains; ``line`` has a line for each. Empty for a single error.
     """
 
     def __init__(self, line: str, name: str = "", parts: Sequence["SettingError"] = ()):
@@ -68,13 +69,13 @@ class SettingError(UserError, ValueError):
 
 
 def rename_setting(error: SettingError, name: str, typed_name: str) -> SettingError:
-    """Return the error about setting ``name`` as one about ``typed_name``, the flag with which the user set it."""
+    """Return the error about setting ``name`` with the name ``typed_name``, the flag with which the user set it."""
     # Only the first occurrence in the message is surely the name: "lr is -1.0; allowed: ...".
     return SettingError(str(error).replace(name, typed_name, 1), typed_name)
 
 
 def raise_all(errors: Sequence[SettingError]) -> None:
-    """Raise the only one of ``errors``, or several as one. Do nothing if there are none."""
+    """Raise the only item of ``errors``, or a single error that contains all items. Do nothing if it is empty."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -84,7 +85,7 @@ def raise_all(errors: Sequence[SettingError]) -> None:
 HAS_NUMBA = importlib.util.find_spec("numba") is not None  # Numba compiles to machine code
 
 PROPERTIES: dict[str, Any] = {
-    "by_flag": False,  # only flags and keywords may set it, because a file may be from somebody else
+    "by_flag": False,  # only flags and keywords may set it: a file may be from somebody else
     "changeable": False,  # a resumed run or search may have another value
     "chooses": False,  # other settings have defaults that depend on it
     "commands": (),  # commands other than training that use this setting of a run
@@ -94,7 +95,7 @@ PROPERTIES: dict[str, Any] = {
     "hparam": True,  # TensorBoard lists it among the hyperparameters
     "identity": False,  # a printed command always includes it
     "later": False,  # newer than the first proxy files; at its default, a file omits it, as those files do
-    "needs": (),  # names of settings; it has an effect only if one of them differs from its default
+    "needs": (),  # names of settings; it has no effect if all of them have their defaults
     "only_with": "",  # property of the environment (`models.family.PARTS`) without which it has no effect
     "outcome": True,  # False: it concerns speed or output, so a resumed run may change it and a proxy's file omits it
     "part": "",  # component of the agent that it configures
@@ -176,7 +177,7 @@ OPTIONAL_INTEGER = FieldType(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _FIELD_TYPES: dict[type, dict[str, FieldType]] = {}  # config class -> result of `field_types`
-_BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # in words
+_BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # bound -> words
 _COMPARISONS = {"above": operator.gt, "minimum": operator.ge, "below": operator.lt, "maximum": operator.le}
 
 
@@ -218,7 +219,7 @@ def check(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> None:
-    """Raise SettingError about the setting ``name`` if ``value`` does not fit the type ``kind`` or the range in
+    """Raise SettingError about the setting ``name`` if ``value`` does not fit its ``field_type`` or the range in
     ``meta``, the metadata of `setting`."""
     if value is None and field_type.optional:
         return
@@ -378,7 +379,7 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
 
 
 def _fits(value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> bool:
-    """Return whether a single ``value`` has the type of an item of ``kind`` and fits the range and choices in
+    """Return whether a single ``value`` has the type of an item of ``field_type`` and fits the range and choices in
     ``meta``."""
     # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
     if type(value) is not field_type.item and not (field_type.item is float and type(value) is int):

@@ -52,7 +52,7 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
     shape and dtype. ``name`` is what the message calls ``value``; its items are ``name.key`` and ``name[i]``.
 
     Integers, int64 tensors, and tensors whose name begins as in ``_NOT_NEGATIVE`` must be at least 0. A float must not
-    be NaN. Tensors may contain NaN, because the other members can go on after one has diverged.
+    be NaN. Tensors may contain NaN, because the other members can go on after a member has diverged.
     """
     if isinstance(template, Mapping):
         require(isinstance(value, Mapping), name, f"is {_describe_type(value)}", _describe_type(template))
@@ -94,7 +94,7 @@ def _describe_type(value: Any) -> str:
 
 def read_archive(file: Path) -> Any:
     """Return the content of a file written by `torch.save`: plain values, lists, mappings, and tensors on the CPU.
-    Raises UnpicklingError for a file with other content, and any error for a damaged one."""
+    Raises UnpicklingError for a file with other content, and any error for a damaged file."""
     if zipfile.is_zipfile(file):  # the format before PyTorch 1.6 is no archive
         with zipfile.ZipFile(file) as archive:
             # torch.save does not compress. Compressed parts of a file from elsewhere could fill the memory.

@@ -36,7 +36,7 @@ class Streams:
     numbers depends on other members, as in a rollout that lasts as long as its longest episode, sample from a `fork`.
     """
 
-    device = torch.device("cpu")  # of the sampled numbers
+    device = torch.device("cpu")  # device of the sampled numbers
 
     def __init__(self, seeds: Sequence[int]):
         self.generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
@@ -124,7 +124,7 @@ class SharedStreams(Streams):
         unique_seeds = list(dict.fromkeys(seeds))
         super().__init__(unique_seeds)
         index_by_seed = {seed: index for index, seed in enumerate(unique_seeds)}
-        self._generator_index = torch.tensor([index_by_seed[seed] for seed in seeds])  # [M], of each member
+        self._generator_index = torch.tensor([index_by_seed[seed] for seed in seeds])  # [M], one index per member
 
     def __len__(self) -> int:
         return len(self._generator_index)
@@ -162,12 +162,12 @@ class Blocks:
 
     def __init__(self, streams: Streams):
         self.streams = streams
-        self.number = -1  # of the current block; -1 before the first
-        self.block: dict[str, Tensor] = {}  # the current block, ``{name: [M, T, ...]}``; empty before the first
+        self.number = -1  # number of the current block; -1 before the first block
+        self.block: dict[str, Tensor] = {}  # the current block, ``{name: [M, T, ...]}``; empty before block 0
         self.block_start = streams.get_state()  # state ``[M, bytes]`` of the streams before the current block
         # The next block, with the state of the streams before it, if it is already sampled.
         self._next: Any = None
-        self._by_step: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
+        self._step_values: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
 
     def draw_block(self) -> dict[str, Tensor]:
         """Sample a block, the numbers of T steps: ``{name: [M, T, ...]}``."""
@@ -182,14 +182,14 @@ class Blocks:
         """Move to the next block. Sample it first, unless `prepare` has sampled it."""
         self.prepare()
         self.block_start, self.block = self._next
-        self._next = self._by_step = None
+        self._next = self._step_values = None
         self.number += 1
 
-    def numbers_at(self, step: int) -> dict[str, Any]:
+    def random_numbers_at(self, step: int) -> dict[str, Any]:
         """Return the random numbers of a step of the current block, counted from its start, ``{name: [M, ...]}``."""
-        if self._by_step is None:
-            self._by_step = {name: values.unbind(1) for name, values in self.block.items()}  # T tensors each
-        return {name: numbers[step] for name, numbers in self._by_step.items()}
+        if self._step_values is None:
+            self._step_values = {name: values.unbind(1) for name, values in self.block.items()}  # T tensors each
+        return {name: values[step] for name, values in self._step_values.items()}
 
     def seek(self, start_state: Tensor, number: int) -> None:
         """Move to block ``number``, by sampling it again from ``start_state``, the `block_start` that it had. Number -1
@@ -203,46 +203,47 @@ class Blocks:
 
 class NoiseBlocks(Blocks):
     """`Blocks` of ``steps`` steps, which are used one after another. The samplers in ``draws`` (`Draw`) are called once
-    per block, in this order, and their numbers are split by name."""
+    per block, in this order, and their samples are split by name."""
 
     STEPS = 128
 
     def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = STEPS, device: torch.device | None = None):
         super().__init__(streams)
         self.draws, self.steps, self.device = draws, steps, device
-        self._used = steps  # of the current block; all at first, so that the first step moves to a new block
+        self._used = steps  # used steps of the current block; at first all, so that the first step moves to block 0
 
     def next(self) -> dict[str, Tensor]:
         """Return the random numbers of the next step, ``{name: [M, *shape]}``."""
         if self._used == self.steps:
             self.next_block()
         self._used += 1
-        return self.numbers_at(self._used - 1)
+        return self.random_numbers_at(self._used - 1)
 
-    def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
+    def take(self, max_steps: int, max_joined_steps: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used. T
-        is at most ``max_steps``. The steps are from the current block, or from the next block if all of its steps are
-        used. Further blocks are joined to it as long as the total is at most ``max_joined`` steps."""
-        parts: list[dict[str, Tensor]] = []
-        num_steps, takes_more = 0, True
-        while takes_more:
+        is at most ``max_steps``. The steps are from the current block, or from the next block if the current block is
+        used up. Steps of further blocks follow, as long as T remains at most ``max_joined_steps``."""
+        slices: list[dict[str, Tensor]] = []
+        num_steps, needs_block = 0, True
+        while needs_block:
             if self._used == self.steps:
                 self.next_block()
             start = self._used
             self._used = min(self.steps, start + max_steps - num_steps)
-            parts.append({name: values[:, start : self._used] for name, values in self.block.items()})
+            slices.append({name: values[:, start : self._used] for name, values in self.block.items()})
             num_steps += self._used - start
-            takes_more = num_steps < max_steps and num_steps + self.steps <= max_joined
-        if len(parts) == 1:
-            return {name: part.contiguous() for name, part in parts[0].items()}
-        return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
+            needs_block = num_steps < max_steps and num_steps + self.steps <= max_joined_steps
+        if len(slices) == 1:
+            return {name: values.contiguous() for name, values in slices[0].items()}
+        return {name: torch.cat([values[name] for values in slices], 1) for name in slices[0]}
 
     def draw_block(self) -> dict[str, Tensor]:
+        """Sample the numbers of ``steps`` steps with each of the ``draws`` (`Blocks.draw_block`)."""
         block = {}
         for sample, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
-            numbers = sample(self.streams, self.steps, sum(counts)).to(self.device)  # [M, T, sum of counts]
-            for (name, shape), part in zip(shapes.items(), numbers.split(counts, dim=2), strict=True):
+            samples = sample(self.streams, self.steps, sum(counts)).to(self.device)  # [M, T, sum of counts]
+            for (name, shape), part in zip(shapes.items(), samples.split(counts, dim=2), strict=True):
                 # The copy by `contiguous` costs the main thread no time if another thread calls `prepare`.
                 block[name] = part.unflatten(2, shape).contiguous()
         return block
@@ -257,16 +258,17 @@ class NoiseBlocks(Blocks):
             self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the streams before the current block, and its used steps (None: no block)."""
+        """Return ``streams``, the state of the streams before the current block, and ``used``, the number of its used
+        steps (None: no block)."""
         return {"streams": self.block_start, "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, by sampling the current block again. ``number`` starts again at 0."""
-        used = state["used"]
-        if used is None:
+        used_steps = state["used"]
+        if used_steps is None:
             self.seek(state["streams"], -1)
             self._used = self.steps  # the first step moves to a new block
         else:
-            require(used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
+            require(used_steps in range(self.steps + 1), "a block of noise", f"has {used_steps} used", f"{self.steps}")
             self.seek(state["streams"], 0)
-            self._used = used
+            self._used = used_steps

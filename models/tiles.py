@@ -1,8 +1,15 @@
 """A layer of one member's network in compiled code, for activations ``[features, columns]``: products, activations.
 
-Products are computed in tiles of four rows and ``TILE`` = 32 columns, with the sums of a tile in registers. ``params
-[D]`` are the parameters of one member, ``leak`` is the slope of leakyrelu or prelu below 0, ``activation`` a number in
-`ACTIVATIONS`. Importing this requires Numba.
+Products are computed in tiles of four rows and ``TILE`` = 32 columns, with the sums of a tile in registers. Importing
+this requires Numba. These names of arguments have one meaning:
+
+    layer                  a `Layer`
+    params [D]             parameters of one member
+    x, y                   inputs ``[num_in, columns]`` and outputs ``[num_out, columns]`` of a layer
+    preacts                outputs before the activation, only used with prelu
+    x_grads, y_grads       gradients of inputs and outputs
+    column                 the first of the 32 columns that a function computes
+    activation, leak       a value of `ACTIVATIONS`, and the slope of leakyrelu or prelu below 0
 """
 
 from typing import NamedTuple
@@ -94,8 +101,8 @@ def _four_rows(x, column, params, weight, row_offsets, num_terms, term_stride):
 
 @inlined
 def _two_rows(x, column, params, weight, row_offset, num_terms, term_stride):
-    """Return two rows of the product ``W x`` (`_four_rows`). The second row of W begins ``row_offset`` numbers after
-    the first one."""
+    """Return two rows of the product ``W x``. The second row of W begins ``row_offset`` numbers after the first row.
+    `_four_rows` describes the other arguments."""
     # The sums of odd terms are separate, so that the processor can add to both at the same time.
     sum1, sum2, odd_sum1, odd_sum2 = zero_tile(), zero_tile(), zero_tile(), zero_tile()
     weight_address, input_address = address(params, weight), address(x, 0, column)
@@ -162,7 +169,7 @@ def input_gradient(layer, params, y_grads, x, x_grads, first, end, activation, l
     """Backpropagate through a `Layer`: from ``y_grads [num_out, columns]``, the gradient of its outputs, compute rows
     ``first`` to ``end`` - 1 (at most four) of ``x_grads``, the gradient of its inputs ``x``. Then multiply them by the
     derivative of the ``activation`` that computed ``x``; for prelu, `slope_gradient` does this."""
-    # With fewer than four rows, the last one is computed repeatedly.
+    # With fewer than four rows, the last row is computed repeatedly.
     row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
     in_stride, position = layer.in_stride, layer.weight + first * layer.in_stride
     offsets = (row2 - first) * in_stride, (row3 - first) * in_stride, (row4 - first) * in_stride
@@ -237,8 +244,8 @@ def weight_gradient(layer, x, y_grads, grad, first, end):
 
 @inlined
 def _store_totals(grad, begin, stride, indices, a, b, c, d):
-    """Store the sums of the four vectors a to d in ``grad [D]``: the first one at ``begin + stride * indices[0]``, and
-    so on."""
+    """Store the sums of the four vectors a to d in ``grad [D]``: the sum of a at ``begin + stride * indices[0]``, the
+    sum of b at ``begin + stride * indices[1]``, and so on."""
     store(total(a), grad, begin + stride * indices[0])
     store(total(b), grad, begin + stride * indices[1])
     store(total(c), grad, begin + stride * indices[2])

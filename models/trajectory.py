@@ -21,7 +21,7 @@ class Trajectory:
     terminated: Tensor  # [T, M, E] bool
     truncated: Tensor  # [T, M, E] bool
     valid: Tensor  # [T, M, E] bool, True for real steps, False for padding
-    final_obs: Tensor  # [M, E, *O], after the last valid step
+    final_obs: Tensor  # [M, E, *O], observation after the last valid step
     # [M, E], undiscounted returns of the episodes. They are summed step by step, because the rounding of a sum over the
     # padded axis would depend on its length.
     returns: Tensor
@@ -63,12 +63,12 @@ def lambda_returns(
     :param discount: A number, or a tensor that broadcasts to ``[...]``.
     :param gae_lambda: lambda, in [0, 1]. With 1, ``next_value`` is used only at the last step.
     """
-    returns: list[Tensor] = []  # from the last step to the first
+    returns: list[Tensor] = []  # returns of steps, beginning with the last step
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
     for t in reversed(range(len(reward))):
         mixture = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
-        next_target = torch.where(next_valid, mixture, next_value[t])  # no valid step follows the last one
+        next_target = torch.where(next_valid, mixture, next_value[t])  # no valid step follows the last step
         current_return = torch.where(valid[t], reward[t] + discount * next_target, next_return)
         returns.append(current_return)
         next_return, next_valid = current_return, valid[t]
@@ -77,16 +77,16 @@ def lambda_returns(
 
 def next_values(value: Tensor, final_value: Tensor, is_last: Tensor) -> Tensor:
     """Return the value of the state after each step, ``[T, ...]``: the ``value [T, ...]`` of the next step, or
-    ``final_value`` after the steps ``is_last [T, ...]`` bool. Steps after the last one have arbitrary values."""
+    ``final_value`` after the steps ``is_last [T, ...]`` bool. Padding has arbitrary values."""
     return torch.where(is_last, final_value, value.roll(-1, 0))
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
     """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``, in which episodes may
     begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``. ``value`` is V(s_t), and
-    ``next_value`` the value of the observation after each step, the final one if the episode has ended (``done``).
-    ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and after the last step. Source: Schulman
-    et al. 2016, eq. 11 and 16."""
+    ``next_value`` is V(s_{t+1}), at the end of an episode (``done``) the value of its final observation.
+    ``gae_lambda`` is lambda, ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and after the
+    last step. Source: Schulman et al. 2016, eq. 11 and 16."""
     td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)
     # Contiguous for any layout of the inputs. So sums over the advantages have the same order, and the same rounding,

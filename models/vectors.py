@@ -49,7 +49,7 @@ def _fill(builder: Any, value: Any, lanes: int) -> Any:
         return value
     undefined = ir.Constant(ir.VectorType(ir.FloatType(), lanes), ir.Undefined)
     first_lane = builder.insert_element(undefined, value, ir.IntType(32)(0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)  # for each lane the lane that is copied
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)  # index of the lane that each lane copies
     return builder.shuffle_vector(first_lane, undefined, zeros)
 
 

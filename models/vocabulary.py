@@ -118,7 +118,7 @@ _SETTING_OF_ALIAS = {alias: setting_name for setting_name, text in _ALIASES_OF.i
 
 def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[str, str]:
     """Return alias -> setting for the settings in ``setting_names``. Aliases that are themselves in ``setting_names``
-    are left out. ``families`` are folder names; their aliases override the general ones."""
+    are left out. ``families`` are folder names; their aliases override the general aliases."""
     names_by_alias = dict(_SETTING_OF_ALIAS)
     for family in families:
         names_by_alias |= _FAMILY_ALIASES.get(family, {})
@@ -147,32 +147,33 @@ def translate(
     Return two mappings: setting -> value, and alias -> setting for the translated names. ``{"gamma": 0.9, "seed": 3}``
     becomes ``({"discount": 0.9, "seed": 3}, {"gamma": "discount"})``.
 
-    Values are Python objects or, from the command line, lists of words. Names that are no alias are kept. A width or a
+    Values are Python objects or, from the command line, lists of words. `vocabulary` describes ``families`` and
+    ``setting_names``. Names that are no alias are kept. A width or a
     depth (`WIDTHS`, `DEPTHS`) changes one of the two numbers in ``hidden_sizes``. The other number is from the current
     value, ``default_of("hidden_sizes")``, or None if it is unknown. Raises SettingError if ``values`` contain two names
     of one setting.
     """
-    renamed: dict[str, str] = {}  # alias -> setting name
+    alias_settings: dict[str, str] = {}  # alias -> setting name
     has_shape = not values.keys().isdisjoint((*WIDTHS, *DEPTHS))
     # In a search space "width" and "depth" are settings themselves. Then they do not stand for ``hidden_sizes``.
     if has_shape and "hidden_sizes" in setting_names and "width" not in setting_names:
-        values, renamed = _with_hidden_sizes(values, default_of)
+        values, alias_settings = _with_hidden_sizes(values, default_of)
     names_by_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):
         if names[0] in setting_names:  # "width" is a setting, so "hidden_size" and the other names are its aliases
             names_by_alias |= dict.fromkeys(names, names[0])
-    translated: dict[str, Any] = {}
+    new_values: dict[str, Any] = {}
     for name, value in values.items():
         setting_name = names_by_alias.get(name, name)
         has_both_names = setting_name != name and setting_name in values
-        if setting_name in translated or has_both_names:
-            other_aliases = [alias for alias, other_setting in renamed.items() if other_setting == setting_name]
-            both = f"{other_aliases[0]} and {name}" if other_aliases else f"{name} and {setting_name}"
-            raise SettingError(f"{both} are one setting; give {setting_name}", name)
-        translated[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
+        if setting_name in new_values or has_both_names:
+            other_aliases = [alias for alias, other_setting in alias_settings.items() if other_setting == setting_name]
+            two_names = f"{other_aliases[0]} and {name}" if other_aliases else f"{name} and {setting_name}"
+            raise SettingError(f"{two_names} are one setting; give {setting_name}", name)
+        new_values[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
         if setting_name != name:
-            renamed[name] = setting_name
-    return translated, renamed
+            alias_settings[name] = setting_name
+    return new_values, alias_settings
 
 
 def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> Any:
@@ -221,7 +222,7 @@ def _with_hidden_sizes(
 
 
 def _parse_count(name: str, value: Any, limit: int) -> int:
-    """Return ``value`` (an integer, text, or a list of one of them) as an integer from 1 to ``limit``. Raises
+    """Return ``value`` (an integer, text, or a list with one item) as an integer from 1 to ``limit``. Raises
     SettingError about setting ``name``."""
     count = value[0] if isinstance(value, list) and len(value) == 1 else value
     with contextlib.suppress(ValueError):  # `check_value` raises the error about other text

@@ -105,9 +105,9 @@ def test_limit_of_tests_grows_between_two_generations() -> None:
     """From 100 to 1,000 steps between generations 200 and 1,800, as published."""
     config = Config(test_limit_first=100, test_limit=1000, second_phase=500, second_noise_std=0.5)
     table = {1: 100, 200: 100, 201: 100, 202: 101, 600: 325, 1000: 550, 1799: 999, 1800: 1000, 2000: 1000}
-    assert {generation: config.at(generation).test_limit for generation in table} == table
-    assert (config.at(500).noise_std, config.at(501).noise_std) == (0.05, 0.5)
-    assert Config(test_limit=1000).at(1).test_limit == 1000
+    assert {generation: config.generation_settings(generation).test_limit for generation in table} == table
+    assert (config.generation_settings(500).noise_std, config.generation_settings(501).noise_std) == (0.05, 0.5)
+    assert Config(test_limit=1000).generation_settings(1).test_limit == 1000
 
 
 def test_agents_of_a_generation() -> None:

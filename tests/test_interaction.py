@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from control.loops.rollout import rollout
-from control.loops.steps import BLOCK, Ended, StepLoop
+from control.loops.steps import BLOCK, EndedEpisodes, StepLoop
 from envs.base import Environment
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, starts_of
@@ -54,7 +54,9 @@ class Recorder:
         return torch.zeros(self.members)
 
 
-def recorded(name: str, ticks: int, members: int = 2, envs: int = 2) -> tuple[Recorder, list[Ended | None], StepLoop]:
+def recorded(
+    name: str, ticks: int, members: int = 2, envs: int = 2
+) -> tuple[Recorder, list[EndedEpisodes | None], StepLoop]:
     if name in ("synthetic", "bandit"):
         environment: Environment = synthetic(members, envs, name == "bandit")
     else:

@@ -486,8 +486,8 @@ def test_an_environment_of_scaled_observations_pays_the_same() -> None:
     rewards = [environment.step(actions).reward for environment in environments]
     torch.testing.assert_close(*rewards)
     policy = SimpleNamespace(members=2, act=lambda inputs: inputs)
-    torch.testing.assert_close(environments[0].dynamics.adapted(policy).act(obs), scaled_obs, atol=1e-4, rtol=1e-3)
-    assert environments[1].dynamics.adapted(policy) is policy
+    torch.testing.assert_close(environments[0].dynamics.adapt_policy(policy).act(obs), scaled_obs, atol=1e-4, rtol=1e-3)
+    assert environments[1].dynamics.adapt_policy(policy) is policy
 
 
 def train_until_flat(returns: list[float], training_returns: list[float] | None = None) -> list[float]:

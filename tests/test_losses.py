@@ -36,8 +36,8 @@ BY_HAND: list[tuple[Callable[..., Tensor], tuple[Any, ...], list[Any]]] = [
      [[math.exp(-2), 1.0, 5.0]] * 2 + [[1.0] * 3]),
     (losses.exponential_weights, (torch.tensor([[-250.0]]), 1.0, 20.0), [[1.0]]),
     # Mean 2, deviations -1, -1 and 2 with the sample variance 6 / 2 = 3; a single number keeps its value.
-    (losses.standardized, (torch.tensor([[1.0, 1.0, 4.0]]),), [[-1 / 3**0.5, -1 / 3**0.5, 2 / 3**0.5]]),
-    (losses.standardized, (torch.tensor([[5.0]]),), [[5.0]]),
+    (losses.standardize, (torch.tensor([[1.0, 1.0, 4.0]]),), [[-1 / 3**0.5, -1 / 3**0.5, 2 / 3**0.5]]),
+    (losses.standardize, (torch.tensor([[5.0]]),), [[5.0]]),
     (losses.value_loss, (torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[3.0, 2.0], [1.0, 2.0]]), 0.5),
      [0.5 * 4 / 2, 0.5 * (1 + 9) / 2]),
     (losses.explained_variance, (VALUES, GOALS), [1 / 4, 1]),

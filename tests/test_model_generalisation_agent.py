@@ -39,7 +39,7 @@ def test_learning_starts_with_a_period(start: int, period: int, first: int) -> N
     initial_weights = loop.agent.values.q_network.flat.detach().clone()
     for step in range(12):
         loop.step()
-        assert loop.agent.learning().tolist() == [step >= first] * 2
+        assert loop.agent.learning_members().tolist() == [step >= first] * 2
         assert (loop.loss.isfinite() == (step >= first)).all()
         assert torch.equal(loop.agent.values.q_network.flat, initial_weights) == (step < first)
 
@@ -262,7 +262,7 @@ def moved(thing: Any, memo: dict[int, Any]) -> Any:
 def test_update_needs_no_device_synchronization(case: str, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Meta tensors refuse a shape or branch that depends on a number, so a CUDA graph can capture the update."""
     agent = moved(RecordedLoop(case, game, training_start_time=0).run(6).agent, {id(CPU): CPU})
-    numbers = agent.numbers_of_update(0)
+    numbers = agent.random_numbers_of_update(0)
     monkeypatch.setattr(AdamW, "step", lambda optimizer: None)  # torch has no fused kernel for this device
     with OneDevice(), torch.no_grad():
         losses = agent.update(numbers)

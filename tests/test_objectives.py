@@ -102,9 +102,12 @@ def test_incompatible_settings_are_refused(settings: dict[str, Any], line: str) 
 def test_second_phase_has_its_settings() -> None:
     config = SearchConfig(second_phase=3, second_noise_std=0.5, second_agents=7, second_steps=11)
     changed = {"noise_std": 0.5, "agents_per_proxy": 7, "inner_steps": 11}
-    assert all(config.at(generation) == config for generation in (1, 3)) and SearchConfig().at(9) == SearchConfig()
+    assert (
+        all(config.generation_settings(generation) == config for generation in (1, 3))
+        and SearchConfig().generation_settings(9) == SearchConfig()
+    )
     for generation in (4, 99):
-        phase_settings = vars(config.at(generation))
+        phase_settings = vars(config.generation_settings(generation))
         assert {name: value for name, value in phase_settings.items() if value != getattr(config, name)} == changed
 
 

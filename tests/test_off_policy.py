@@ -75,7 +75,7 @@ def assert_descended(optimizer: Any, m: int, parameters: Tensor) -> None:
 
 
 def numbers_of(agent: TwinCriticAgent, m: int) -> dict[str, Tensor]:
-    return {name: agent.random_numbers[name][m, 0] for name in agent.update_numbers}
+    return {name: agent.random_numbers[name][m, 0] for name in agent.random_number_names}
 
 
 def rows_of(agent: TwinCriticAgent, m: int) -> tuple[Tensor, ...]:

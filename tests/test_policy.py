@@ -89,7 +89,7 @@ def greedy(agent: Any, obs: torch.Tensor, rewards: np.ndarray) -> tuple[np.ndarr
 def most_likely(latents: Any, params: tuple[torch.Tensor, ...]) -> torch.Tensor:
     if len(params) == 1:
         return torch.nn.functional.one_hot(params[0].argmax(3), latents.num_classes).float().flatten(2)
-    return params[0].tanh() if latents.squashed else params[0]
+    return params[0].tanh() if latents.applies_tanh else params[0]
 
 
 def played(path: Path, obs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

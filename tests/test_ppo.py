@@ -92,7 +92,7 @@ def test_target_kl_stops_updates() -> None:
     batch, update_count, kl = plain.rollout_batch(), 0, 0.0
     minibatches = (minibatch for _ in range(4) for minibatch in plain._minibatches(batch))
     for minibatch in minibatches:
-        logits = plain.network.actor(plain.network.parts(plain.flat_parameters).actor, minibatch.obs)[0]
+        logits = plain.network.actor(plain.network.views(plain.flat_parameters).actor, minibatch.obs)[0]
         log_ratio = Categorical(logits=logits).log_prob(minibatch.action[0, :, 0]) - minibatch.log_prob[0]
         kl = float((log_ratio.exp() - 1 - log_ratio).mean())
         if kl > 1.5 * 0.004:
@@ -161,7 +161,7 @@ def test_rollout_stores_normalized_observations_and_rewards() -> None:
     torch.testing.assert_close(normalized, ((obs - mean[:, None]) * scale[:, None]).clamp(-10, 10))
     reward = agent.rollout.rows()["reward"][last : last + 2].T
     torch.testing.assert_close(reward, (3 * agent.return_moments.scale())[:, None].expand(2, 2).clamp(max=10))
-    trained = sum(agent.network.part_sizes[:4])
+    trained = sum(agent.network.view_sizes[:4])
     torch.testing.assert_close(agent.flat_parameters[:, trained : trained + 8], torch.cat([mean, scale], 1))
     weights = agent.flat_parameters.clone()
     weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)
@@ -206,7 +206,7 @@ def test_policy_and_values_share_convolutions() -> None:
     config = dataclasses.replace(SMALL, conv_channels=(4, 8), rollout_steps=6)
     joint, alone = Agent(config, spaces, [0, 1]), Agent(config, spaces, [1])
     trunk = ConvolutionalTrunk(spaces, (4, 8), Streams([0]))
-    first, (actor, critic, _, weights, *_) = joint.flat_parameters.clone(), joint.network.parts(joint.flat_parameters)
+    first, (actor, critic, _, weights, *_) = joint.flat_parameters.clone(), joint.network.views(joint.flat_parameters)
     images = torch.randint(256, (13, 2, 2, 2, 11, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert weights.shape == (2, trunk.flat.shape[1])
     expected = joint.network.critic(critic, trunk(images[0], weights)).squeeze(2)
@@ -219,7 +219,7 @@ def test_policy_and_values_share_convolutions() -> None:
             agent.observe(obs[rows], agent.act(obs[rows]), next_obs[rows], reward, torch.ones_like(reward), done)
             agent.learn()
     assert torch.equal(joint.flat_parameters[1:], alone.flat_parameters)
-    changed = joint.network.parts(joint.flat_parameters - first).trunk
+    changed = joint.network.views(joint.flat_parameters - first).trunk
     assert changed.count_nonzero(1).min() > trunk.flat.shape[1] // 2
     assert joint.rollout.rows()["obs"].dtype == torch.uint8
     for changes in ({"normalize_obs": True}, {"intrinsic": "rnd"}):

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.loops.steps import Ended
+from control.loops.steps import EndedEpisodes
 from control.loops.stopping import Plateau, RunningWindow, Solved
 
 ONE_ENV: Any = SimpleNamespace(agent=SimpleNamespace(envs=1))
 
 
-def finished_episodes(returns: dict[int, float], tick: int = 1_000) -> Ended:
+def finished_episodes(returns: dict[int, float], tick: int = 1_000) -> EndedEpisodes:
     """One episode of each of these members."""
     members = torch.tensor(list(returns))
-    return Ended(
+    return EndedEpisodes(
         members, torch.tensor(list(returns.values())), torch.ones_like(members), torch.full_like(members, tick)
     )
 
@@ -93,7 +93,7 @@ def test_solved_by_tests_asks_once_for_each_member_of_a_tick_and_keeps() -> None
     rule = Solved(3, 2, 10.0, initial=1, test=test)
     assert not rule(ONE_ENV, finished_episodes({0: 1e9, 1: 1e9})).any()  # returns are not what counts
     assert rule(ONE_ENV, finished_episodes({0: 1e9, 1: -1e9})).tolist() == [False, True]
-    two_episodes = Ended(torch.tensor([2, 2]), torch.zeros(2), torch.ones(2), torch.tensor([3, 3]))
+    two_episodes = EndedEpisodes(torch.tensor([2, 2]), torch.zeros(2), torch.ones(2), torch.tensor([3, 3]))
     assert rule(ONE_ENV, two_episodes).tolist() == [True, True]  # two episodes of one member in one tick
     assert tested_members == [[0, 1], [0, 1], [2]]
     assert rule(ONE_ENV, finished_episodes({1: 0.0})).tolist() == [True]  # (10 + 10) / 2

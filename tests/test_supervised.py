@@ -60,7 +60,7 @@ def linear(**changes: Any) -> tuple[Fit, torch.Tensor]:
 
 def test_linear_system_is_recovered() -> None:
     fit, flat = linear(proxy_hidden_layer=0)
-    flat, rows = fit.in_raw_units(flat), system(500, 1)
+    flat, rows = fit.convert_to_raw_units(flat), system(500, 1)
     out = fit.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
     assert (out.next_state[0] - rows.next_obs).abs().max() < 0.02  # of numbers around 100
     assert (out.reward[0] - rows.reward).abs().max() < 0.02
@@ -77,7 +77,7 @@ def test_scales_are_folded_into_the_layers(activation: str) -> None:
     state, done = (
         parts[n].forward(parts[n].layers(fit.networks.split(flat)[n]), x)[-1][0].T for n in ("state", "done")
     )
-    out = fit.networks.with_weights(fit.in_raw_units(flat)).step(rows.obs[None], rows.action[None])
+    out = fit.networks.with_weights(fit.convert_to_raw_units(flat)).step(rows.obs[None], rows.action[None])
     center, spread = fit.output_scales["state"]
     torch.testing.assert_close(out.next_state[0], state * spread + center, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(out.done.T, done + 0.5, rtol=1e-4, atol=1e-3)
@@ -99,7 +99,7 @@ def test_constant_targets_give_constant_outputs() -> None:
     rows = system(200, 0)
     rows = Transitions(rows.obs, rows.action, torch.full((200,), 0.1), rows.next_obs, torch.zeros(200))
     fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 3)
-    out = fit.networks.with_weights(fit.in_raw_units(flat)).step(
+    out = fit.networks.with_weights(fit.convert_to_raw_units(flat)).step(
         1e3 * torch.randn(1, 50, 2), torch.zeros(1, 50, dtype=torch.int64)
     )
     assert out.reward.sub(0.1).abs().max() < 1e-6 and out.done.max() <= 0.5
@@ -221,5 +221,5 @@ def test_continuous_actions_are_inputs() -> None:
     obs, action = torch.randn(300, 2, generator=generator), 3 * torch.randn(300, 2, generator=generator)
     rows = Transitions(obs, action, action[:, 0], obs - action, torch.zeros(300))
     fit, flat = fit_to(rows, Spaces((2,), Continuous((-9.0, -9.0), (9.0, 9.0))), 400, proxy_hidden_layer=0)
-    out = fit.networks.with_weights(fit.in_raw_units(flat)).step(obs[None], action[None])
+    out = fit.networks.with_weights(fit.convert_to_raw_units(flat)).step(obs[None], action[None])
     torch.testing.assert_close(out.next_state[0], rows.next_obs, rtol=0, atol=1e-2)

@@ -181,7 +181,7 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
     verdict requires that the second is higher. Return None if the search did not begin with a random mean, if the two
     cannot be compared, or if the winner cannot be better: its agents reach the return ``goal``."""
     config = module.config
-    first_config = config.at(1)  # settings of the first generation
+    first_config = config.generation_settings(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
     if not began_at_random or not is_comparable or not module.first_scores.isfinite().any():

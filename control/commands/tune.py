@@ -20,7 +20,7 @@ from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, trial_length
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
-from control.loops.build import checked_in_spaces
+from control.loops.build import adapt_to_spaces
 from control.storage import run_dir
 from envs.make import spaces_of
 from envs.names import import_module
@@ -41,7 +41,7 @@ def tune(settings: Settings) -> int:
     run, search_config, space = settings.run, settings.subcommand, search_space(settings)
     check_recording(run)
     raise_all([*_problems(settings, space)])
-    settings = checked_in_spaces(settings, spaces_of(run.gamename))
+    settings = adapt_to_spaces(settings, spaces_of(run.gamename))
     for module in ("ray", *_EXTRA_MODULES.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)  # raises the error for a missing module before files are written
     max_concurrent = search_config.max_concurrent_trials or os.cpu_count() or 1

@@ -152,7 +152,7 @@ def train(
         # If agents may stop early, the steps pause at the end of an episode.
         for ended in loop.advance(next_steps, running, pause=stops_early):
             if stops_early:
-                ended = ended.of_members(running)  # rules may be slow, so they get no episodes of other members
+                ended = ended.select_members(running)  # rules may be slow, so they get no episodes of other members
                 num_episodes += torch.bincount(ended.members, minlength=members)
                 is_done = torch.zeros_like(ended.members, dtype=torch.bool)
                 if rule is not None and len(ended.members):
@@ -342,7 +342,7 @@ class InnerLoop:
             trained.curve = returns.contiguous().mean(2)
             self._test_steps += int(tests.lengths[:, :num_done].sum())
         if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
-            trained.policy = loop.environment.dynamics.adapted(trained.policy)
+            trained.policy = loop.environment.dynamics.adapt_policy(trained.policy)
         return trained
 
     def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:

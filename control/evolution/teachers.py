@@ -359,4 +359,4 @@ def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: Cou
     policy = teacher(source, factory.game, factory.spaces, needs_values) if needs_values else act
     episodes = TeacherEpisodes(act, factory.game, seed, count_steps)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return factory.cloned_from_policy(policy, episodes, streams)[0]  # index of the only stream
+    return factory.clone_policy(policy, episodes, streams)[0]  # index of the only stream

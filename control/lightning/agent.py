@@ -84,7 +84,7 @@ class AgentModule(RunModule):
         divisors = [i for i in range(1, interval) if interval % i == 0 and self.evaluations * i <= num_epochs]
         if is_over or (self.evaluations > 1 and self.epoch % max(divisors, default=1) == 0):
             # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted one.
-            with self.loop.restored_streams():
+            with self.loop.preserve_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def train_epoch(self) -> None:
@@ -125,7 +125,7 @@ class AgentModule(RunModule):
         """Evaluate with the run's number of episodes. Outside of `fit`, this does not affect later evaluations."""
         if self.trainer.state.fn != "fit":
             self.row = {}
-            with self.loop.restored_streams():
+            with self.loop.preserve_streams():
                 self._evaluate()
         elif not self.trainer.sanity_checking:
             self._evaluate(logger=False)

@@ -63,7 +63,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
     def start(self, mean: Tensor, generation: int) -> None:
         """Begin at the searched parameters ``mean [K]``, with the settings of ``generation`` (from 1), which differ in
         the search's second phase. ``noise_std`` is doubled for every restart so far."""
-        config = self.config.at(generation)
+        config = self.config.generation_settings(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
 
@@ -158,8 +158,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
         if module.mean_fitness is None:
             return
         archive = self.archive
-        test_limit = self.config.at(self.generation).test_limit  # the limit can change between generations
-        comparable = [entry for entry in archive.entries if self.config.at(entry.generation).test_limit == test_limit]
+        settings_of = self.config.generation_settings
+        test_limit = settings_of(self.generation).test_limit  # the limit can change between generations
+        comparable = [entry for entry in archive.entries if settings_of(entry.generation).test_limit == test_limit]
         if len(comparable) < len(archive.entries):
             archive.entries = comparable
             module.best = -math.inf  # so that the next score is the best, and is saved

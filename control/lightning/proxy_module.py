@@ -23,7 +23,7 @@ from control.evolution.strategies import Archive
 from control.evolution.teachers import is_teacher, teacher
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
-from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
+from control.loops.build import adapt_to_spaces, check_spaces, decide_compiled
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED, SYNTHETIC_STEPS
 from control.storage.checkpoints import Checkpoint, checked_content
 from envs.make import ProxyFactory, proxy_factory
@@ -131,7 +131,7 @@ class ProxyModule(RunModule):
     def train_epoch(self) -> None:
         """Train and test the agents of a generation, and set ``row`` to its speed and times."""
         self.epoch = self.current_epoch + 1
-        config = self.config.at(self.epoch)
+        config = self.config.generation_settings(self.epoch)
         mean: Tensor | None = None  # generations that do not evaluate the mean train no agents on it
         if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
             mean = self.with_visited_states(self.mean.detach()[0], self.epoch)
@@ -156,7 +156,7 @@ class ProxyModule(RunModule):
         outcome = self.outcome
         if outcome is None:  # a trainer may try a validation before the first epoch
             return
-        config = self.config.at(self.epoch)
+        config = self.config.generation_settings(self.epoch)
         scores = objective(outcome, config)  # [N], one for each agent
         self.fitness, self.selection_fitness, scores_of_mean = population_fitness(scores, config, len(self.population))
         finite = self.fitness[self.fitness.isfinite()]
@@ -202,7 +202,7 @@ class ProxyModule(RunModule):
     def has_final_test_limit(self) -> bool:
         """Return whether tests of this generation have the final time limit, so that their returns may be compared with
         solved_reward. A search may begin with a shorter limit (``test_limit_first``)."""
-        return self.config.at(self.epoch).test_limit == self.config.test_limit
+        return self.config.generation_settings(self.epoch).test_limit == self.config.test_limit
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
         """Return the ``mean [D]`` before a generation, with new initial states if the settings require them."""
@@ -218,7 +218,7 @@ class ProxyModule(RunModule):
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Train and test fresh agents of ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
         time limit of the current generation. ``changes`` are settings of the inner loop."""
-        limit = self.config.at(max(self.epoch, 1)).test_limit
+        limit = self.config.generation_settings(max(self.epoch, 1)).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
         self.count_real_steps(outcome.test_steps)
@@ -320,7 +320,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     factory = proxy_factory(settings.proxy, run.gamename)  # makes the environments in which agents train on proxies
     for name in parse_agents(run.agent):  # the agents that train on proxies, such as "PPO,DDQN"
         check_spaces(run, agent_class(name), factory.spaces, name)
-    settings = checked_in_spaces(settings, factory.spaces, reasons=factory.ineffective())
+    settings = adapt_to_spaces(settings, factory.spaces, reasons=factory.ineffective())
     search = settings.proxy
     _check_agents_per_proxy(search, run.agent)
     _check_start(search, factory)

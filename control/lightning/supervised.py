@@ -84,7 +84,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         sums = torch.zeros(len(PARTS))
         for _ in range(self.updates):
             batch_indices = torch.randint(len(self.learned.obs), (config.fit_batch,), generator=generator)
-            losses, gradient = self.fit.losses(self.weights.detach(), self.learned.at(batch_indices))
+            losses, gradient = self.fit.losses(self.weights.detach(), self.learned.select(batch_indices))
             self.weights.grad = gradient
             self.optimizer.step()
             schedule.step()
@@ -102,7 +102,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         if self.trainer.sanity_checking:
             return
         mean = self.mean.detach()
-        new_weights = self.fit.in_raw_units(self.weights.detach())
+        new_weights = self.fit.convert_to_raw_units(self.weights.detach())
         new_errors = self.fit.errors(new_weights, self.held_out)
         # An error for each network.
         losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])
@@ -164,7 +164,7 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
         loop.train_to_end(step_loop)
         transitions.append(_replayed_transitions(step_loop.agent))
     columns = [torch.cat(tensors) for tensors in zip(*transitions, strict=True)]
-    return Transitions(*columns).at(torch.arange(config.transitions))  # rounding up may have added a few
+    return Transitions(*columns).select(torch.arange(config.transitions))  # rounding up may have added a few
 
 
 def _replayed_transitions(agent: Any) -> Transitions:

@@ -31,7 +31,7 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     spaces = spaces_of(run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
-    settings = checked_in_spaces(settings, spaces)
+    settings = adapt_to_spaces(settings, spaces)
     loop: Loop
     if family(run.implementation).learns_from == "episodes":
         loop = EpisodeLoop(settings)
@@ -48,7 +48,7 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
 
 
 def _use_machine_code(loop: StepGroups, threads: int) -> bool:
-    """Let the agents of ``loop`` train in machine code if they can. Return whether all of them do."""
+    """Let the agents of ``loop`` train in machine code, in ``threads`` threads, if they can. Return whether all do."""
     from control.loops.compiled_agent import use_machine_code  # imports Numba
 
     # A list, so that every group is changed. With a generator, `all` would end at the first False.
@@ -74,7 +74,7 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
     mismatch = _mismatch(agent_type, spaces, inner_agent or run.implementation)
     if not mismatch:
         return
-    candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")  # one of these suits most environments
+    candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")  # most environments suit PPO, DDQN or SAC
     capable = " or ".join(name for name in candidates if not _mismatch(agent_class(name), spaces, name))
     line = f"gamename is {run.gamename!r}, {mismatch}"
     raise SettingError(f"{line}; try {capable}" if capable else line, "agent" if inner_agent else "")
@@ -95,17 +95,17 @@ def _mismatch(agent_type: type[Agent], spaces: Spaces, name: str) -> str:
 
 def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
     """Return a copy of ``settings`` with the ``missing_features`` of an environment with these ``spaces``: "images",
-    and "discrete actions" or "continuous actions". Some settings have no effect without one of them."""
-    missing = {"continuous actions" if isinstance(spaces.actions, Discrete) else "discrete actions"}
+    and "discrete actions" or "continuous actions". Some settings have no effect without such a feature."""
+    missing_features = {"continuous actions" if isinstance(spaces.actions, Discrete) else "discrete actions"}
     if not spaces.is_image:
-        missing.add("images")
-    return dataclasses.replace(settings, missing_features=frozenset(missing))
+        missing_features.add("images")
+    return dataclasses.replace(settings, missing_features=frozenset(missing_features))
 
 
-def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
+def adapt_to_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
     """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``. Raises SettingError if
-    the user changed a setting that has an effect in other environments, but none in this one. ``reasons`` are further
-    settings without effect in this environment, ``{setting: reason}``."""
+    the user changed a setting that has an effect in other environments, but not here. ``reasons`` are further settings
+    without effect in this environment, ``{setting: reason}``."""
     settings_here = with_missing_features(settings, spaces)
     reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()

@@ -6,10 +6,23 @@ in torch. So a member's numbers are equal to the bit for any number of members. 
 tests/test_compiled.py compares the two. Importing this requires Numba.
 
 In shapes, M is the number of members, E of environments of each, T of steps in a block, K of numbers in the state of an
-environment, O in an observation, A in a continuous action. Compiled code takes named tuples of arrays in place of
-objects: a world (`envs.compiled.World`) for an environment, and for a kind of agent, a module such as
-models/agents/ddqn/compiled.py, its `Members` (the agents), `Work` (scratch memory) and `Player` (the greedy policy). A
-map is a deterministic grid world (`envs.gridmaps.CellTable`).
+environment, O in an observation, A in a continuous action. A map is a deterministic grid world
+(`envs.gridmaps.CellTable`).
+
+Compiled code takes named tuples of arrays in place of objects. Its functions, here and in the compiled modules of
+agents and environments, share these names of arguments:
+
+    agent, player, work    `Members` (the agents), `Player` (the greedy policy) and `Work` (scratch memory) of the
+                           module of a kind of agent, such as models/agents/ddqn/compiled.py
+    world                  the environment (`envs.compiled.World`)
+    m, e, t                index of a member, of an environment of the member, of a step in the block
+    first, last            the call computes the members ``first`` to ``last - 1``
+    obs [O], next_obs [O]  observations before and after the step in one environment
+    state [K]              state of one environment
+    action                 discrete action, the index of a choice; 0 if actions are continuous
+    continuous_action [A]  action in the environment's units; empty if actions are discrete
+    discount               factor of the next value in a target; 0 if the episode terminated
+    scratch                memory that the function overwrites
 """
 
 import copy
@@ -25,7 +38,7 @@ from torch import Tensor
 
 from control.cli.progress import Meter, Watch
 from control.loops.rollout import Episodes
-from control.loops.steps import Ended, StepLoop
+from control.loops.steps import EndedEpisodes, StepLoop
 from control.loops.threads import for_members
 from envs import compiled as envs
 from envs.base import Environment
@@ -44,7 +57,7 @@ from models.streams import Streams
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 _MAX_STATE_NUMBERS = 2**20  # limit of the numbers in the initial states of a block, to save memory
-_EPOCH_FIELDS = ("losses", "done", "ended_returns", "ended_lengths")  # of a `Block`, for the results of an epoch
+_EPOCH_FIELDS = ("losses", "done", "ended_returns", "ended_lengths")  # fields of `Block` that an epoch's results need
 AGENT_MODULES: dict[type, Any] = {module.Agent: module for module in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
 
 
@@ -67,13 +80,13 @@ class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no ty
 event.register("numba:compile", _CompileListener())
 
 
-# The next functions are stubs for compiled code. Each module in `AGENT_MODULES` has implementations of the same names:
-# ``agent`` is its `Members`, ``work`` its `Work` and ``player`` its `Player`.
+# The next functions are stubs for compiled code. Each module in `AGENT_MODULES` has implementations of the same names.
+# The module's docstring describes the arguments.
 
 
 def begin_step(agent, work, m, obs):  # type: ignore[no-untyped-def]
-    """Stub: prepare the step of member ``m`` in all its environments, for ``obs [E, O]``. Agents
-    that prepare nothing use the stub itself."""
+    """Stub: prepare the step of member ``m`` in all its environments, for ``obs [E, O]``. Agents that prepare nothing
+    use the stub itself."""
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
@@ -82,8 +95,8 @@ def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state [K]`` is the state after the step,
-    ``discount`` the factor of the next value in a target, and ``done`` says whether the step ended the episode."""
+    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state [K]`` is the state after the step, and
+    ``done`` says whether the step ended the episode."""
 
 
 def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
@@ -96,7 +109,8 @@ def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[n
 
 
 def _implement(stub: Any, implementation: Any, first_type: type, jit_options: Any) -> None:
-    """Let compiled code call ``implementation`` in place of ``stub`` if the first argument is a ``first_type``."""
+    """Let compiled code call ``implementation`` in place of ``stub`` if the first argument is a ``first_type``. It is
+    compiled with the ``jit_options`` of Numba."""
 
     def find(first_argument: Any, *arguments: Any) -> Any:
         """Return ``implementation`` if the first of these Numba types is ``first_type``, else None."""
@@ -117,26 +131,26 @@ for _module in AGENT_MODULES.values():
 class Block(NamedTuple):
     """Episodes of M members with E environments in a block of T steps. Compiled code overwrites the arrays."""
 
-    state: Array  # [M, E, K]
-    obs: Array  # [M, E, O]
-    age: Array  # [M, E], steps of the episode so far
-    returns: Array  # [M, E]
-    lengths: Array  # [M, E]
+    state: Array  # [M, E, K], current states
+    obs: Array  # [M, E, O], current observations
+    age: Array  # [M, E], steps of the episode so far, for the time limit
+    returns: Array  # [M, E], sum of the episode's rewards so far
+    lengths: Array  # [M, E], steps of the episode so far, for statistics
     first_states: Array  # [M, T, E, K], initial states of episodes that may begin after each step
     start_step: Array  # [M, E], the step after which the current episode began; -1 if before the block
     steps_done: Array  # [M], number of steps of the block already made
-    running: Array  # [M] bool
+    running: Array  # [M] bool, whether a member makes steps
     done: Array  # [M, T, E] bool, whether a step ended an episode
-    ended_returns: Array  # [M, T, E], returns of these episodes
-    ended_lengths: Array  # [M, T, E], their lengths
-    losses: Array  # [M, T], of the latest update after each step
+    ended_returns: Array  # [M, T, E], returns of the episodes that ended
+    ended_lengths: Array  # [M, T, E], lengths of the episodes that ended
+    losses: Array  # [M, T], loss of the latest update after each step
     start: int = 0  # number of steps of training before the block
     pause: bool = False  # stop after a step that ends an episode
 
 
 class Tests(NamedTuple):
     """At most N tests of M members: E greedy episodes per member after every ``test_every`` steps of training, with the
-    weights at that time. Compiled code overwrites the other arrays than ``first_states``."""
+    weights at that time. Compiled code overwrites all arrays except ``first_states``."""
 
     test_every: int = 0  # 0 if there are no tests; the arrays are then empty
     first_states: Array = np.empty((0, 0, 0, 0))  # [M, N, E, K]
@@ -162,8 +176,8 @@ class EpisodeArrays(NamedTuple):
 
 @kernel
 def _play_test(player, world, tests, n, arrays, first, last):
-    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``.
-    Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays`` (`EpisodeArrays`)."""
+    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` in ``world``. Write
+    ``tests.returns[m, n]`` and ``tests.lengths[m, n]`` (`Tests`). Overwrites ``arrays`` (`EpisodeArrays`)."""
     obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
     _, num_tests, num_episodes = tests.returns.shape
     state, last_episode = arrays.state, arrays.last_episode
@@ -174,7 +188,7 @@ def _play_test(player, world, tests, n, arrays, first, last):
             for i in range(len(state)):
                 state[i] = tests.first_states[m, n, e, i]
             envs.observe(world, state, obs)
-            episode = (m * num_tests + n) * num_episodes + e  # the number of this episode; no other one has it
+            episode = (m * num_tests + n) * num_episodes + e  # the number of this episode, which no other episode has
             total, steps, is_running = np.float32(0), 0, True
             while is_running:
                 cell = int(state[0])
@@ -203,10 +217,13 @@ def _play_test(player, world, tests, n, arrays, first, last):
 @kernel
 def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last):
     """Make the steps of the running members ``first`` to ``last - 1`` in ``world``: to the end of the block or, with
-    ``block.pause``, to the first step that ends an episode. Play the ``tests`` that are due as ``player`` in
-    ``test_world``. ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player` of the kind
-    of agent. Overwrites the arrays of ``block`` (`Block`) and three arguments that are scratch memory: ``phi [E]`` (the
-    potential of each environment's state, for learned rewards), ``scratch`` and ``arrays``."""
+    ``block.pause``, to the first step that ends an episode. Play the ``tests`` (`Tests`) that are due, as ``player`` in
+    ``test_world``. The module's docstring describes the other arguments.
+
+    Overwrites the arrays of ``block`` (`Block`) and three arguments that are scratch memory: ``phi [E]`` (the potential
+    of each environment's state, for learned rewards), ``scratch`` (`envs.compiled.make_scratch`) and ``arrays``
+    (`EpisodeArrays`).
+    """
     num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
     uses_phi = world.learned_reward and world.is_potential
     next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
@@ -276,21 +293,23 @@ def can_compile(loop: StepLoop) -> bool:
 
 
 def make_tests(agent: InnerAgent, real: Environment, seeds: Tensor, test_every: int) -> tuple[envs.World, Tests] | None:
-    """Return the compiled real environment and the tests on it for an agent with machine code. ``seeds [M, N, E]`` are
-    of the test episodes. Return None if a compiled function is missing, or if an episode may never end."""
+    """Return the environment ``real`` as a world and the tests of ``agent`` on it, one after every ``test_every`` steps
+    of training. The test episodes start from ``seeds [M, N, E]``. Return None if a compiled function is missing, or if
+    an episode may never end."""
     player_and_world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
     return None if player_and_world is None else (player_and_world[1], _new_tests(real, seeds, test_every))
 
 
 def _new_tests(real: Any, seeds: Tensor, test_every: int = 0) -> Tests:
-    """Return tests on the environment ``real`` with the episodes of ``seeds [M, N, E]``, before the first test."""
+    """Return N tests per member, which are not played yet, on the environment ``real``: E episodes from ``seeds [M, N,
+    E]`` after every ``test_every`` steps of training (0: at any time)."""
     first_states = real.dynamics.initial(seeds).double().contiguous().numpy()
     return Tests(test_every, first_states, np.zeros(seeds.shape, np.float32), np.zeros(seeds.shape, np.int64))
 
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
-    """Return what compiled code needs to play a greedy policy: the policy as a player, and its environment as a world.
-    Return None if a compiled function is missing or if episodes may never end."""
+    """Return a greedy policy as a player, and its environment as a world, for compiled code. Return None if a compiled
+    function is missing or if episodes may never end."""
     module = AGENT_MODULES.get(type(policy.agent)) if isinstance(policy, AgentPolicy) else None
     if module is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
@@ -301,7 +320,7 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
 
 def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
     """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
-    num_cells = world.obs_size if world.kind == envs.CELLS else 0  # of a map
+    num_cells = world.obs_size if world.kind == envs.CELLS else 0  # only maps have cells
     return EpisodeArrays(
         state=np.empty(tests.first_states.shape[3]),
         scratch=envs.make_scratch(world),
@@ -359,9 +378,9 @@ class MachineCode:
         for_members(play_members, len(seeds), memories)
         episodes = Episodes(torch.from_numpy(tests.returns)[:, 0], torch.from_numpy(tests.lengths)[:, 0])
         if record_actions:
-            recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, E, ...]
+            padded_actions = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, E, ...]
             was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, E]
-            episodes.actions = recorded[was_running]  # of all N steps in all episodes, [N, ...]
+            episodes.actions = padded_actions[was_running]  # actions of all N steps in all episodes, [N, ...]
         return episodes
 
 
@@ -375,7 +394,7 @@ class CompiledLoop(MachineCode):
         # For each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`; empty before `_prepare`.
         self._memories: list[tuple[Any, Array, Array, EpisodeArrays]] = []
 
-    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[EndedEpisodes]:
         """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
 
         With ``pause``, a member that ends an episode makes no further step before the episode is yielded, so that the
@@ -403,7 +422,7 @@ class CompiledLoop(MachineCode):
             if watch is not None:
                 watch(steps_done / steps)
             random_numbers = agent.noise.take(min(steps - steps_done, max_steps), max_joined)
-            # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
+            # The random numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
             tensors, seeds = _begin_block(loop, num_steps(random_numbers), all_members)
             for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
@@ -417,7 +436,7 @@ class CompiledLoop(MachineCode):
         is_learning = (episodes >= agent.config.init_episodes) & (env_steps >= agent.first_update)
         return loop._results(
             losses,
-            waited=(~is_learning).sum(1),
+            waiting_steps=(~is_learning).sum(1),
             counts=done.flatten(1).sum(1).double(),
             returns=returns.double().flatten(1).sum(1),  # 0 if no episode ended
             lengths=lengths.double().flatten(1).sum(1),
@@ -428,7 +447,7 @@ class CompiledLoop(MachineCode):
 
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
-    ) -> Iterator[Ended]:
+    ) -> Iterator[EndedEpisodes]:
         """Make the steps of a block, whose ``tensors`` and ``seeds`` are from `_begin_block`, with the
         ``random_numbers``, ``{name: [M, T, ...]}``. With ``pause``, a member that ends an episode makes its next step
         only after the episode was yielded. Otherwise yield nothing. Overwrites ``tensors``, and stores the state after
@@ -456,14 +475,14 @@ class CompiledLoop(MachineCode):
             if len(ended_members):
                 returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
                 tensors["done"].zero_()  # so that these episodes are not yielded again
-                yield Ended(ended_members, returns, lengths, loop.steps + ended_steps + 1)
+                yield EndedEpisodes(ended_members, returns, lengths, loop.steps + ended_steps + 1)
             has_steps_left = tensors["steps_done"] < steps
             if not (running & has_steps_left).any():
                 break
         _end_block(loop, tensors, seeds, world)
 
     def _prepare(self, loop: StepLoop, members: Any) -> None:
-        """Build the objects that all blocks of the run use. ``members`` are of the first block."""
+        """Build the objects that all blocks of the run use. ``members`` is `Members` of the first block."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         module = AGENT_MODULES[type(agent)]
@@ -471,7 +490,7 @@ class CompiledLoop(MachineCode):
         assert world is not None
         self._world = world
         self._test_world = test_world = world if self._test_world is None else self._test_world
-        # The player shares memory with the agent's weights, so it always plays the current ones.
+        # The player shares memory with the agent's weights, so it always plays the current weights.
         self._player = module.make_player(agent.with_weights(agent.flat_parameters))
         assert self._player is not None
         for _ in range(self.threads):
@@ -491,9 +510,9 @@ def _max_block_steps(loop: StepLoop) -> int:
 
 
 def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the tensors of a block of the next T = ``steps`` steps of the members for which ``running [M]`` is True,
-    ``{field of Block: tensor}``, and the seeds ``[M, T, E]`` of the episodes that may begin after each step. All
-    tensors are copies, except ``running``, because the caller changes it during the block."""
+    """Prepare a block: the next T = ``steps`` steps of the members for which ``running [M]`` is True. Return the
+    tensors ``{field of Block: tensor}``, and the seeds ``[M, T, E]`` of the episodes that may begin after each step.
+    All tensors are copies, except ``running``, because the caller changes it during the block."""
     if loop.obs is None:
         loop.obs = loop.start_episodes(None)
     seeds, starts = loop.take_initial_states(steps)
@@ -501,33 +520,35 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
     assert isinstance(real, TensorEnvironment)
     assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
     members, num_envs = loop.agent.members, loop.agent.envs
-    by_step = (members, steps, num_envs)  # [M, T, E]
+    step_shape = (members, steps, num_envs)  # [M, T, E]
 
-    def copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Return a contiguous copy, because Numba would compile the functions again for any other layout."""
+    def contiguous_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a contiguous copy of ``tensor``, of another ``dtype`` if there is one. Numba would compile the
+        functions again for any other layout."""
         return tensor.to(dtype or tensor.dtype, copy=True, memory_format=torch.contiguous_format)
 
     tensors = {
-        "state": copied(real.state, torch.float64),
-        "obs": copied(loop.obs),
-        "age": copied(real.age),
-        "returns": copied(loop.returns),
-        "lengths": copied(loop.lengths),
-        "first_states": copied(starts, torch.float64),
+        "state": contiguous_copy(real.state, torch.float64),
+        "obs": contiguous_copy(loop.obs),
+        "age": contiguous_copy(real.age),
+        "returns": contiguous_copy(loop.returns),
+        "lengths": contiguous_copy(loop.lengths),
+        "first_states": contiguous_copy(starts, torch.float64),
         "start_step": torch.full((members, num_envs), -1),
         "steps_done": torch.zeros(members, dtype=torch.int64),
         "running": running,
-        "done": torch.zeros(by_step, dtype=torch.bool),
-        "ended_returns": torch.zeros(by_step),
-        "ended_lengths": torch.zeros(by_step, dtype=torch.int64),
+        "done": torch.zeros(step_shape, dtype=torch.bool),
+        "ended_returns": torch.zeros(step_shape),
+        "ended_lengths": torch.zeros(step_shape, dtype=torch.int64),
         "losses": torch.zeros(members, steps),
     }
     return tensors, seeds
 
 
 def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world: envs.World) -> None:
-    """Store the state after a block of T steps in the loop, its environment and its agent. ``tensors`` are the fields
-    of the `Block`. ``seeds [M, T, E]`` are the seeds of the episodes that may have begun after each step."""
+    """Store the state after a block of T steps in the loop, its environment (compiled: ``world``) and its agent.
+    ``tensors`` are the fields of the `Block`. ``seeds [M, T, E]`` are the seeds of the episodes that may have begun
+    after each step."""
     agent: Any = loop.agent
     real: Any = envs.real_environment(loop.environment)
     state, obs = tensors["state"], tensors["obs"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from control.cli.progress import Watch
 from control.loops import compiled
 from control.loops.compiled import AGENT_MODULES, MachineCode, begin_step, choose, improve, remember
-from control.loops.steps import Ended, StepLoop
+from control.loops.steps import EndedEpisodes, StepLoop
 from control.loops.threads import for_members
 from models.machine import Array, exact_inlined, kernel
 from models.spaces import Continuous
@@ -35,7 +35,8 @@ class PythonStep(NamedTuple):
 
 @exact_inlined
 def _choose_actions(agent, work, step, m, t):
-    """Write the exploring actions of member ``m`` for ``step.obs``, at step ``t`` of the block, to ``step``."""
+    """Write the exploring actions of member ``m`` for ``step.obs`` to ``step`` (`PythonStep`). ``t`` is the number of
+    the step in the block. control/loops/compiled.py describes ``agent`` and ``work``."""
     begin_step(agent, work, m, step.obs[m])
     for e in range(step.obs.shape[1]):
         step.actions[m, e] = choose(agent, work, m, t, e, step.obs[m, e], step.state)
@@ -45,16 +46,16 @@ def _choose_actions(agent, work, step, m, t):
 
 @kernel
 def _act(agent, work, step, t, first, last):
-    """Choose the actions of the members ``first`` to ``last - 1`` at step ``t`` of the block. ``agent`` is `Members`
-    and ``work`` is `Work` of the kind of agent, ``step`` is `PythonStep`."""
+    """Choose the actions of the members ``first`` to ``last - 1`` at step ``t`` of the block, and write them to
+    ``step`` (`PythonStep`). control/loops/compiled.py describes ``agent`` and ``work``."""
     for m in range(first, last):
         _choose_actions(agent, work, step, m, t)
 
 
 @kernel
-def _learn(agent, work, step, t, chooses, first, last):
-    """Store step ``t`` of a block, and make the updates that are due. With ``chooses``, then choose the actions of the
-    next step. `_act` describes the other arguments."""
+def _learn(agent, work, step, t, choose_next, first, last):
+    """Store step ``t`` of a block, and make the updates that are due. With ``choose_next``, then choose the actions of
+    the next step. `_act` describes the other arguments."""
     num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
     for m in range(first, last):
         for e in range(num_envs):
@@ -68,13 +69,13 @@ def _learn(agent, work, step, t, chooses, first, last):
         for e in range(num_envs):
             for i in range(obs_size):
                 step.obs[m, e, i] = step.next_obs[m, e, i]
-        if chooses:
+        if choose_next:
             _choose_actions(agent, work, step, m, t + 1)
 
 
 class CompiledAgent(MachineCode):
     """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps. It is
-    the loop's ``learner``. A block of steps, whose random numbers are taken at once, ends with the epoch at the
+    the loop's ``learner``. Random numbers are taken for a block of steps at once; a block ends with the epoch at the
     latest."""
 
     def __init__(self, loop: StepLoop, threads: int = 1):
@@ -83,22 +84,22 @@ class CompiledAgent(MachineCode):
         self.agent: Any = loop.agent
         self._plan(0)
         self._loss = torch.full((self.agent.members,), torch.nan)
-        by_env = self.agent.members, self.agent.envs  # [M, E]
+        shape = self.agent.members, self.agent.envs  # [M, E]
         obs_size, actions = self.agent.spaces.obs_shape[0], self.agent.spaces.actions
         action_size = actions.size if isinstance(actions, Continuous) else 0
         self._python_step = PythonStep(
-            obs=np.zeros((*by_env, obs_size), np.float32),
-            actions=np.zeros(by_env, np.int64),
-            continuous_actions=np.zeros((*by_env, action_size), np.float32),
-            next_obs=np.zeros((*by_env, obs_size), np.float32),
-            rewards=np.zeros(by_env, np.float32),
-            discounts=np.zeros(by_env, np.float32),
-            done=np.zeros(by_env, np.bool_),
+            obs=np.zeros((*shape, obs_size), np.float32),
+            actions=np.zeros(shape, np.int64),
+            continuous_actions=np.zeros((*shape, action_size), np.float32),
+            next_obs=np.zeros((*shape, obs_size), np.float32),
+            rewards=np.zeros(shape, np.float32),
+            discounts=np.zeros(shape, np.float32),
+            done=np.zeros(shape, np.bool_),
             state=np.zeros(0),
         )
         self._work: list[Any] = []  # `Work` of each thread; empty before the first block
 
-    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[EndedEpisodes]:
         self._plan(count)
         return loop.advance_by_steps(count, running)
 
@@ -123,11 +124,12 @@ class CompiledAgent(MachineCode):
             self._work = [module.make_work(self._members) for _ in range(self.threads)]
         self._has_actions = False  # whether the actions of the next step are already chosen
 
-    def _run(self, function: Any, *numbers: int) -> None:
-        """Call the compiled ``function``, `_act` or `_learn`, for all members. ``numbers`` are its other arguments."""
+    def _run(self, function: Any, *arguments: int) -> None:
+        """Call the compiled ``function``, `_act` or `_learn`, for all members. ``arguments`` are its arguments between
+        ``step`` and ``first``."""
 
         def run(work: Any, first: int, last: int) -> None:
-            function(self._members, work, self._python_step, *numbers, first, last)
+            function(self._members, work, self._python_step, *arguments, first, last)
 
         for_members(run, self.agent.members, self._work)
 
@@ -153,8 +155,8 @@ class CompiledAgent(MachineCode):
         step = self._python_step
         step.next_obs[:], step.rewards[:] = next_obs.numpy(), reward.numpy()
         step.discounts[:], step.done[:] = discount.numpy(), done.numpy()
-        # `_learn` also chooses the next actions, for ``next_obs``. If an episode ends, `act` does, because the next
-        # observation is another one, the first of a new episode.
+        # `_learn` also chooses the next actions, for ``next_obs``. If an episode ends, `act` does, for the first
+        # observation of the new episode.
         self._has_actions = self._step + 1 < self._block_steps and not done.any()
 
     def learn(self) -> Tensor:
@@ -179,8 +181,8 @@ class CompiledAgent(MachineCode):
 
 
 def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
-    """Make `StepLoop.epoch` train in machine code: in whole blocks or, if Python must step the environment, step by
-    step. Return False and change nothing if the agent has no machine code for its settings."""
+    """Make `StepLoop.epoch` train in machine code with ``threads`` threads: in whole blocks or, if Python must step the
+    environment, step by step. Return False and change nothing if the agent has no machine code for its settings."""
     if not compiled.can_compile_agent(loop.agent):
         return False
     if compiled.can_compile(loop):

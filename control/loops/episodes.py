@@ -40,7 +40,7 @@ class EpisodeLoop(Loop):
         open_environment = partial(
             make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
         )
-        self.environment = open_environment(max(1, schedule.episodes))  # without episodes, only its spaces are used
+        self.environment = open_environment(max(1, schedule.episodes))  # with 0 episodes, only its spaces are used
         self.agent: EpisodeAgent = agent_class(run.implementation)(settings.agent, self.environment.spaces, self.seeds)
         self.agent.budget = settings.total_steps  # None if the run has no limit of steps
         self.agents = [self.agent]
@@ -55,7 +55,7 @@ class EpisodeLoop(Loop):
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
             self.score_name = f"mean return of the last {schedule.running_mean} episodes"
-        # Training returns. Without a running mean it is not used, so it has the smallest size.
+        # Latest training returns. Without a running mean they are not used, so the window has the smallest size.
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
@@ -72,6 +72,8 @@ class EpisodeLoop(Loop):
             self.agent.observe(self._play(policy, count))
 
     def epoch(self) -> dict[str, Tensor]:
+        """Make the gradient steps and play the episodes of an epoch, on-policy agents in reverse order. See
+        `Loop.epoch`."""
         start = time.perf_counter()
         self.epochs += 1
         row: dict[str, Tensor] = {}
@@ -93,15 +95,15 @@ class EpisodeLoop(Loop):
         metrics = self.agent.learn()
         self.gradient_steps += self.schedule.gradient_steps
         self._check_members(metrics[self.agent.main_loss])
-        collapsed, text = self.agent.has_collapsed(metrics)  # [M] bool, and a text for the warning
-        self.stuck = self.stuck + 1 if collapsed.any() else 0
+        collapsed_members, text = self.agent.has_collapsed(metrics)  # [M] bool, and a text for the warning
+        self.stuck = self.stuck + 1 if collapsed_members.any() else 0
         if self.stuck == _STUCK_EPOCHS:
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
         return {f"train/{name}": value for name, value in metrics.items()}
 
     def _explore(self) -> dict[str, Tensor]:
         """Play the epoch's episodes, let the agent store them, and return their statistics, ``{tag: [M]}``. If the
-        schedule has no episodes, because the agent learns from recorded ones, only count the steps in the minibatches
+        schedule has no episodes, because the agent learns from a recording, only count the steps in the minibatches
         of the epoch."""
         # The commands (the goals that the agent pursues, if any) of the next episodes.
         commands = {f"rollout/command_{name}": value for name, value in self.agent.mean_commands().items()}
@@ -132,7 +134,7 @@ class EpisodeLoop(Loop):
         return row | commands | {f"train/{name}": value for name, value in validation.items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
-        """Play ``count`` training episodes of every member, check their returns, and count their steps."""
+        """Play ``count`` training episodes of every member with ``policy``, check their returns, and count steps."""
         trajectory = rollout(policy, self.environment, self.streams.episode_seeds(count))
         self._check_returns(trajectory.returns.isfinite())
         self.env_steps = self.env_steps + trajectory.lengths.sum(1)
@@ -154,6 +156,7 @@ class EpisodeLoop(Loop):
         return self.agent.begin(envs, streams, sample=sample, evaluate=True, command=self.command)
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
+        """Add the agent's training state as ``agent`` to `Loop.state_dict`, None without ``resumable``."""
         agent = self.agent.training_state() if resumable else None
         return super().state_dict() | {"agent": agent}
 

@@ -42,7 +42,7 @@ class Loop(Stateful, ABC):
     saved: ClassVar[tuple[str, ...]] = ("epochs", "env_steps", "gradient_steps")
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
-    score_name = "mean greedy return"  # the same in words
+    score_name = "mean greedy return"  # the score in words
     steps_kind = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     compiled = False  # whether agents train in machine code
     continuing = False  # whether the environment has no episodes
@@ -60,7 +60,7 @@ class Loop(Stateful, ABC):
         self.env_steps = torch.zeros(run.num_seeds, dtype=torch.int64)
         self.gradient_steps = 0
         self.evaluation_streams = Streams.from_name(self.seeds, "evaluation")
-        self.finite_members = torch.ones(run.num_seeds, dtype=torch.bool)  # with finite weights after the last epoch
+        self.finite_members = torch.ones(run.num_seeds, dtype=torch.bool)  # whether a member's weights are finite
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -76,20 +76,23 @@ class Loop(Stateful, ABC):
 
     @abstractmethod
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play ``count`` episodes per member for `evaluate`. ``count`` is at most ``eval_envs``."""
+        """Play ``count`` episodes per member, at most ``eval_envs``, for `evaluate`, which describes ``sample`` and
+        ``record_actions``."""
 
     @abstractmethod
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         """Return the evaluation policy of the first agent, which contains the run's first member, for ``envs`` parallel
-        episodes of each member. ``streams`` has one stream for each of the run's members."""
+        episodes of each member. With ``sample``, it samples actions if the loop's agents can. ``streams`` has one
+        stream for each of the run's members."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the environments."""
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        """Return the state that a resumed run needs in addition to weights and optimisers. Without ``resumable``,
-        subclasses leave out the agents' training state."""
+        """Return the state that a resumed run needs in addition to weights and optimisers: the attributes in ``saved``,
+        and the state of every attribute that is a `Streams`, by name. Subclasses add the agents' training state, unless
+        ``resumable`` is False."""
         return super().state_dict() | {name: streams.get_state() for name, streams in self._streams_by_name().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -102,10 +105,10 @@ class Loop(Stateful, ABC):
         return {name: value for name, value in vars(self).items() if isinstance(value, Streams)}
 
     def evaluate(self, episodes: int, sample: bool = False, record_actions: bool = False) -> Episodes:
-        """Play ``episodes`` episodes of every member, greedy or with sampled actions. No agent learns from them. If
-        ``record_actions``, the result has the first member's actions."""
+        """Play ``episodes`` episodes of every member, greedy or with sampled actions (``sample``). No agent learns from
+        them. If ``record_actions``, the result has the first member's actions."""
         counts = rounds(episodes, self.eval_envs)
-        return Episodes.joined([self._play_round(count, sample, record_actions) for count in counts])
+        return Episodes.concatenate([self._play_round(count, sample, record_actions) for count in counts])
 
     def _play_policy(self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool) -> Episodes:
         """Play evaluation episodes from ``seeds [M, E]``. If ``trajectories`` is a list, add all steps of the episodes
@@ -128,24 +131,24 @@ class Loop(Stateful, ABC):
             row[f"eval/return_{mode}"] = episodes.returns.mean(1)
             if episodes.actions is not None:
                 self.actions = {**self.actions, mode: episodes.actions}
-        greedy = episodes_by_mode["greedy"]
-        self.varies = bool((greedy.returns != greedy.returns[:, :1]).any())
-        row["eval/length_greedy"] = greedy.lengths.float().mean(1)
+        greedy_episodes = episodes_by_mode["greedy"]
+        self.varies = bool((greedy_episodes.returns != greedy_episodes.returns[:, :1]).any())
+        row["eval/length_greedy"] = greedy_episodes.lengths.float().mean(1)
         if self.continuing:
-            row["eval/reward_rate"] = (greedy.returns / greedy.lengths).mean(1)
+            row["eval/reward_rate"] = (greedy_episodes.returns / greedy_episodes.lengths).mean(1)
         return row
 
     def second_score(self) -> Tensor:
         """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, from
         other seeds. Changes no state, so that training and later evaluations do not depend on it."""
-        with self.restored_streams():
+        with self.preserve_streams():
             name = f"second evaluation after epoch {self.epochs}"
             self.evaluation_streams.set_state(Streams.from_name(self.seeds, name).get_state())
             return self.evaluate(self.eval_episodes).returns.mean(1)
 
     @contextlib.contextmanager
-    def restored_streams(self) -> Iterator[None]:
-        """Context manager that restores all random streams, so that evaluations in it do not affect later ones."""
+    def preserve_streams(self) -> Iterator[None]:
+        """Context manager that restores all random streams, so that evaluations in it have no effect afterwards."""
         saved_states = [(streams, streams.get_state()) for streams in self._streams_by_name().values()]
         try:
             yield
@@ -169,7 +172,7 @@ class Loop(Stateful, ABC):
         for seed, loss in zip(self.seeds, losses.tolist(), strict=True):
             if not math.isfinite(loss):
                 self._warn(f"seed {seed}: the loss is {loss}", f" since epoch {self.epochs}; {self.agents[0].advice}")
-        masks: list[Tensor] = []  # one for each agent: whether all weights of a member are finite
+        masks: list[Tensor] = []  # for each agent, [members] bool: whether all weights of a member are finite
         for agent in self.agents:
             # [members] for each parameter [members, ...]. A sum is not finite if one of its terms is not.
             sums = [weights.detach().reshape(agent.members, -1).sum(1) for weights in agent.parameters()]
@@ -185,7 +188,7 @@ class Loop(Stateful, ABC):
             )
 
     def _warn(self, text: str, details: str = "") -> None:
-        """Print the warning ``text + details``, unless this loop has printed one with the same ``text``."""
+        """Print the warning ``text + details``, unless this loop has printed a warning with the same ``text``."""
         if text not in self._warned:
             self._warned.add(text)
             warning(text + details)
@@ -194,12 +197,12 @@ class Loop(Stateful, ABC):
 def as_observations(
     observations: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None
 ) -> Tensor:
-    """Return observations ``[B, *O]``, or a single one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for
-    another shape, and for values that are no numbers."""
+    """Return observations ``[B, *O]``, or a single observation ``[*O]``, as a tensor on ``device``. ``shape`` is O.
+    Raises SettingError for another shape, and for values that are no numbers."""
     obs_shape = list(shape)
     try:
-        numbers = observations if isinstance(observations, Tensor) else np.asarray(observations)
-        obs = torch.as_tensor(numbers, device=device)
+        array = observations if isinstance(observations, Tensor) else np.asarray(observations)
+        obs = torch.as_tensor(array, device=device)
         num_batch_axes = obs.dim() - len(obs_shape)
         if num_batch_axes in (0, 1) and list(obs.shape[num_batch_axes:]) == obs_shape:
             return obs
@@ -218,6 +221,6 @@ def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:
 
 
 def rounds(episodes: int, envs: int) -> list[int]:
-    """Split ``episodes`` episodes into rounds of at most ``envs`` parallel ones. Return the size of each round, such as
-    ``[10, 10, 5]`` for 25 episodes in 10 environments."""
+    """Split ``episodes`` episodes into rounds of at most ``envs`` parallel episodes. Return the sizes of the rounds,
+    such as ``[10, 10, 5]`` for 25 episodes in 10 environments."""
     return [min(envs, episodes - first) for first in range(0, episodes, envs)]

@@ -16,7 +16,7 @@ from control.cli.colour import note
 from control.cli.errors import DISK
 from control.cli.settings import RunConfig
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # options of `mallopt`, from malloc.h
 
 
 def configure_process(run: RunConfig) -> None:
@@ -32,18 +32,18 @@ def configure_process(run: RunConfig) -> None:
     threading.excepthook = _thread_failed
 
 
-def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+def _thread_failed(arguments: threading.ExceptHookArgs) -> None:
     """Print the exception that has ended a thread (`threading.excepthook`), unless it is a disk error. Such an error is
     from the thread in which TensorBoard writes, and the next write of this process raises it again."""
-    is_disk_error = isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK
+    is_disk_error = isinstance(arguments.exc_value, OSError) and arguments.exc_value.errno in DISK
     if not is_disk_error:
-        threading.__excepthook__(failed)
+        threading.__excepthook__(arguments)
 
 
 def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None:
-    """Set torch's number of threads and its precision of matrix products, and make the calling thread round denormal
-    numbers to zero. Processors are slow with these numbers, and Adam's moments of units that never fire again decay to
-    them. Call this before any computation; otherwise a member's numbers could differ between processes."""
+    """Set torch's number of ``threads`` and its precision of matrix products, and make the calling thread round
+    denormal numbers to zero. Processors are slow with these numbers, and Adam's moments of units that never fire again
+    decay to them. Call this before any computation; otherwise a member's numbers could differ between processes."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul_precision)
     torch.set_flush_denormal(True)

@@ -36,7 +36,7 @@ class Recording:
             if source.startswith(PREFIX):
                 if not re.search(r"-v\d+$", name):
                     raise ValueError("the ID has no version, such as -v0")
-                self.dataset: Any = minari.load_dataset(name, download=True)  # only if it is not on this machine
+                self.dataset: Any = minari.load_dataset(name, download=True)  # downloads a missing dataset
             else:
                 folder = Path(source).expanduser()
                 self.dataset = minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
@@ -53,23 +53,23 @@ class Recording:
             raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
 
     def _error(self, problem: str, allowed: str) -> SettingError:
-        """Return the error for a dataset that cannot be used. ``problem`` follows its name in the message."""
+        """Return the error for a dataset that cannot be used. The message is its name, ``problem`` and ``allowed``."""
         return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
         """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
-        numbers = list(range(self.dataset.total_episodes))
-        for start in range(0, len(numbers), _CHUNK):
+        indices = list(range(self.dataset.total_episodes))
+        for start in range(0, len(indices), _CHUNK):
             try:
-                chunk = list(self.dataset.iterate_episodes(numbers[start : start + _CHUNK]))
+                chunk = list(self.dataset.iterate_episodes(indices[start : start + _CHUNK]))
             except Exception as error:  # a damaged file can raise anything
                 raise self._error(f"which cannot be read: {first_line(error)}", "a complete dataset") from error
             yield self._trajectory(chunk, members)
 
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
         """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
-        longest. All M = ``members`` members get the same values. An episode that was cut off in the recording counts as
-        truncated."""
+        longest episode. All M = ``members`` members get the same values. An episode that was cut off in the recording
+        counts as truncated."""
         steps = [self._steps(episode) for episode in episodes]  # observations, actions, rewards
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
@@ -114,7 +114,7 @@ class Recording:
             problem = ""
             if length == 0 or rewards.ndim != 1 or not has_one_length:
                 problem = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
-            elif not all(numbers.isfinite().all() for numbers in (obs, actions, rewards.sum())):
+            elif not all(tensor.isfinite().all() for tensor in (obs, actions, rewards.sum())):
                 problem = "numbers, or a sum of rewards, that are not finite"
             elif isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
                 problem = "other actions"
@@ -137,7 +137,7 @@ def check_new(name: str) -> None:
         parse_dataset_id(name)  # raises ValueError for a malformed id
         path = get_dataset_path(name)
         # The id lander/ppo-v0 is a folder in the folder lander. Neither may be a dataset already, because a dataset
-        # cannot contain another one.
+        # cannot contain another dataset.
         exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
     except (TypeError, ValueError, OSError) as error:
         line = f"save_dataset is {name!r}, which cannot be written; allowed: {rules}"
@@ -149,7 +149,8 @@ def check_new(name: str) -> None:
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
     """Write all episodes of all members as the new dataset ``name``, and return its folder. The dataset names the
-    environment if its Gymnasium id, without options or wrappers, is enough to make it."""
+    ``algorithm`` that played. It also names the environment, if its Gymnasium id is enough to make it, without options
+    or wrappers."""
     import minari
 
     actions: Any = spaces.actions

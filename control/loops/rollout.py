@@ -31,12 +31,12 @@ class Episodes:
     actions: Tensor | None = None
 
     @classmethod
-    def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
-        """Concatenate episodes of the same members, in order."""
-        actions = [part.actions for part in parts if part.actions is not None]
+    def concatenate(cls, rounds: Sequence["Episodes"]) -> "Episodes":
+        """Concatenate ``rounds``, episodes of the same members, in order."""
+        actions = [episodes.actions for episodes in rounds if episodes.actions is not None]
         return cls(
-            torch.cat([part.returns for part in parts], 1),
-            torch.cat([part.lengths for part in parts], 1),
+            torch.cat([episodes.returns for episodes in rounds], 1),
+            torch.cat([episodes.lengths for episodes in rounds], 1),
             torch.cat(actions) if actions else None,
         )
 
@@ -66,9 +66,10 @@ class Step(NamedTuple):
 
 
 def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
-    """Play an episode for each of ``seeds [M, E]``, in the first E environments of every member. Return all steps."""
+    """Play an episode of ``policy`` for each of ``seeds [M, E]``, in the first E environments of every member. Return
+    all steps."""
     steps = list(_play(policy, environment, seeds))
-    names = Step._fields[:-1]  # without next_obs
+    names = Step._fields[:-1]  # all fields except next_obs
     columns = {name: torch.stack([getattr(step, name) for step in steps]) for name in names}  # [T, M, E, ...]
     # Summed step by step, because the rounding of a sum over the padded axis would depend on its length.
     returns = sum((step.reward for step in steps[1:]), start=steps[0].reward)
@@ -76,7 +77,8 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajecto
 
 
 def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False) -> Episodes:
-    """Play the same episodes as `rollout`, but keep only returns, lengths and, if asked, the first member's actions."""
+    """Play the same episodes as `rollout`, but keep only returns, lengths and, with ``record_actions``, the first
+    member's actions."""
     # The first additions turn these scalars into tensors [M, E] on the device of the episodes. So the sums stay on a
     # GPU, and no step copies them to the host.
     returns, lengths = torch.tensor(0.0), torch.tensor(0)
@@ -85,7 +87,7 @@ def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, recor
         returns = returns + step.reward
         lengths = lengths + step.valid
         if record_actions:
-            actions.append(step.action[0][step.valid[0]])  # of the first member, in episodes that have not ended
+            actions.append(step.action[0][step.valid[0]])  # actions of the first member's running episodes
     return Episodes(returns.cpu(), lengths.cpu(), torch.cat(actions).cpu() if record_actions else None)
 
 
@@ -98,13 +100,13 @@ def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[S
     """
     count = seeds.shape[1]
 
-    def padded(values: Tensor) -> Tensor:
+    def pad(values: Tensor) -> Tensor:
         """Append zeros to ``[M, E, ...]`` for the environments that are not used."""
         padding = values.new_zeros(values.shape[0], environment.envs - count, *values.shape[2:])
         return torch.cat([values, padding], 1) if padding.numel() else values
 
     running = torch.ones(seeds.shape, dtype=torch.bool)
-    obs = environment.reset(padded(seeds), padded(running))[:, :count]
+    obs = environment.reset(pad(seeds), pad(running))[:, :count]
     running = running.to(obs.device)
     num_steps = 0
     while running.any():
@@ -112,7 +114,7 @@ def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[S
         if num_steps == LONG and environment.spaces.max_episode_steps is None:
             _note_once(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
         action = policy.act(obs)
-        result = environment.step(padded(action), padded(running))
+        result = environment.step(pad(action), pad(running))
         reward, next_obs = result.reward[:, :count], result.obs[:, :count]
         terminated, truncated = result.terminated[:, :count], result.truncated[:, :count]
         policy.advance(reward)

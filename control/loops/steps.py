@@ -32,7 +32,7 @@ BLOCK = 128  # number of steps for which initial states are sampled at once
 STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")  # attributes of `StepLoop` in its state
 
 
-class Ended(NamedTuple):
+class EndedEpisodes(NamedTuple):
     """N episodes that ended: their ``members`` (in ascending order), ``returns``, ``lengths``, and the ``steps`` of the
     loop after which they ended, ``[N]`` each."""
 
@@ -41,10 +41,10 @@ class Ended(NamedTuple):
     lengths: Tensor
     steps: Tensor
 
-    def of_members(self, mask: Tensor) -> "Ended":
+    def select_members(self, mask: Tensor) -> "EndedEpisodes":
         """Return the episodes of the members in the ``mask [M]``."""
-        selected = mask[self.members]  # [N]
-        return Ended(*(field[selected] for field in self))
+        is_selected = mask[self.members]  # [N]
+        return EndedEpisodes(*(field[is_selected] for field in self))
 
 
 class InitialStates(Blocks):
@@ -77,18 +77,18 @@ class StepLoop:
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
+        self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # seeds of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False  # whether all members have begun to make updates
         self._initial_states = InitialStates(streams, environment, agent.envs)
 
-    def step(self) -> Ended | None:
+    def step(self) -> EndedEpisodes | None:
         """Make one step of every environment and the updates that are due. Return the episodes that ended, or None."""
         agent, learner, environment = self.agent, self.learner, self.environment
         if self.obs is None:
             self.obs = self.start_episodes(None)
         obs = self.obs if self.agent_obs is None else self.agent_obs
-        if agent.knows_dynamics and environment.state is not None:  # only tensor programs have a state
+        if agent.knows_dynamics and environment.state is not None:  # None if it is no tensor program
             agent.visit(environment.state)
         action = learner.act(obs)
         step = environment.step(action)
@@ -107,7 +107,7 @@ class StepLoop:
             return None
         indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         returns, lengths = self.returns.take(indices), self.lengths.take(indices)
-        episodes = Ended(indices // agent.envs, returns, lengths, torch.full_like(indices, self.steps))
+        episodes = EndedEpisodes(indices // agent.envs, returns, lengths, torch.full_like(indices, self.steps))
         self.returns.masked_fill_(done, 0.0)
         self.lengths.masked_fill_(done, 0)
         self.obs = self.start_episodes(done)
@@ -130,42 +130,43 @@ class StepLoop:
         """Train for an epoch step by step, without machine code. Return the same dictionary as `epoch`."""
         members, device = self.agent.members, self.agent.device
         losses = []
-        waited = torch.zeros(members, dtype=torch.int64, device=device)  # steps before the member could learn
+        waiting_steps = torch.zeros(members, dtype=torch.int64, device=device)  # steps before a member could learn
         # Number of finished episodes, and the sums of their returns and lengths, [M] each.
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)  # three rows
-        self.agent_obs = None  # an epoch begins with current observations, even for agents that act on stale ones
+        self.agent_obs = None  # an epoch begins with current observations, even if ``acts_on_stale``
         for steps_done in range(steps):
             if watch is not None:
                 watch(steps_done / steps)
             episodes = self.step()
             losses.append(self.loss)
             if not self._all_learn:  # a member that learns never stops learning
-                learners = self.agent.learning()  # [M] bool
-                waited += ~learners
+                learners = self.agent.learning_members()  # [M] bool
+                waiting_steps += ~learners
                 self._all_learn = bool(learners.all())
             if episodes is not None:
                 counts.index_add_(0, episodes.members, torch.ones_like(episodes.returns, dtype=torch.float64))
                 returns.index_add_(0, episodes.members, episodes.returns.double())
                 lengths.index_add_(0, episodes.members, episodes.lengths.double())
-        return self._results(torch.stack(losses, 1), waited, counts, returns, lengths)
+        return self._results(torch.stack(losses, 1), waiting_steps, counts, returns, lengths)
 
     def _results(
-        self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
+        self, losses: Tensor, waiting_steps: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the results of `epoch` from the ``losses [M, T]`` after each step and, ``[M]`` each: the steps before
-        a member could learn (``waited``), the ``counts`` of finished episodes, and their summed returns and lengths."""
+        """Return the results of `epoch`. ``losses [M, T]`` are the losses after each step. All other arguments are
+        ``[M]``: the ``waiting_steps`` before a member could learn, the ``counts`` of finished episodes, and the sums of
+        their ``returns`` and ``lengths``."""
         steps = losses.shape[1]
-        is_before_learning = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
-        updated = steps - waited
+        is_before_learning = torch.arange(steps, device=losses.device) < waiting_steps.unsqueeze(1)  # [M, T]
+        learning_steps = steps - waiting_steps
         # Steps are the contiguous axis, so that a sum adds in the same order, and rounds equally, for any M.
         loss_sums = losses.double().masked_fill(is_before_learning, 0.0).sum(1)
         results = {
-            "loss": loss_sums / updated,
+            "loss": loss_sums / learning_steps,
             "return": returns / counts,
             "length": lengths / counts,
-            "updated": updated,
+            "updated": learning_steps,
             "finite": returns.isfinite(),
-            "updates": self.agent.updates(steps, updated),
+            "updates": self.agent.updates(steps, learning_steps),
         }
         metrics = self.agent.metrics()
         if self.agent.learns_from_rollouts:  # their statistics do not change between updates: log each only once
@@ -175,7 +176,7 @@ class StepLoop:
         results |= self.agent.status()
         return {name: value.cpu() for name, value in results.items()}
 
-    def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+    def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[EndedEpisodes]:
         """Make ``count`` steps, or fewer if no member is ``running [M]`` any more. After each step that ended episodes,
         yield them. The caller may then set ``running`` of their members to False.
 
@@ -186,8 +187,8 @@ class StepLoop:
         else:
             yield from self.advance_by_steps(count, running)
 
-    def advance_by_steps(self, count: int, running: Tensor) -> Iterator[Ended]:
-        """Make the steps of `advance` one by one. Members that are not ``running [M]`` make them too."""
+    def advance_by_steps(self, count: int, running: Tensor) -> Iterator[EndedEpisodes]:
+        """Make the steps of `advance` in Python. Members that are not ``running [M]`` make them too."""
         for _ in range(count):
             if not running.any():
                 return
@@ -196,7 +197,7 @@ class StepLoop:
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the seeds ``[M, T, E]`` and the initial states ``[M, T, E, ...]`` of episodes that may begin after the
-        next T = ``count`` steps. The block of the last step becomes the current one."""
+        next T = ``count`` steps. The block of the last step becomes the current block."""
         seeds, states = [], []
         first_step, end_step = self.steps + 1, self.steps + 1 + count
         for block_start in range(first_step // BLOCK * BLOCK, end_step, BLOCK):
@@ -221,10 +222,10 @@ class StepLoop:
 
     def start_episodes(self, mask: Tensor | None) -> Tensor:
         """Start an episode in each environment of the mask ``mask [M, E]`` (None: all). Return all observations."""
-        numbers = self._initial_states_at(self.steps).numbers_at(self.steps % BLOCK)
-        seeds = numbers["seeds"]
+        starts = self._initial_states_at(self.steps).random_numbers_at(self.steps % BLOCK)  # `InitialStates.draw_block`
+        seeds = starts["seeds"]
         self.seeds = seeds if mask is None else torch.where(mask.to(seeds.device), seeds, self.seeds)
-        return self.environment.reset_prepared(numbers["starts"], mask)
+        return self.environment.reset_prepared(starts["starts"], mask)
 
     def _initial_states_at(self, step: int) -> InitialStates:
         """Return the initial states, after moving forward to the block that contains ``step``."""
@@ -233,7 +234,9 @@ class StepLoop:
         return self._initial_states
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state of training, except the agent's weights."""
+        """Return the whole state of training, except the agent's weights: the attributes in `STATE_NAMES`, ``block``
+        (number of the current block of initial states), ``streams`` (random state before this block), ``agent``
+        (`Agent.training_state`) and ``environment`` (`Environment.snapshot`)."""
         return {
             **{name: getattr(self, name) for name in STATE_NAMES},
             "block": self._initial_states.number,
@@ -243,15 +246,15 @@ class StepLoop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a `state_dict`. The loop must be a new one. Raises StateError if the state does not fit it."""
+        """Restore a `state_dict` in a new loop. Raises StateError if the state does not fit the loop."""
         self.agent.load_training_state(state["agent"])
         spaces = self.environment.spaces
         obs = torch.empty(*self.returns.shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         for name in STATE_NAMES:
-            value, current = state[name], getattr(self, name)
+            value, current_value = state[name], getattr(self, name)
             if name == "obs" or (name == "agent_obs" and value is not None):
-                current = obs  # a new loop has None, with which the saved observations cannot be compared
-            check_like(current, value, name)
+                current_value = obs  # a new loop has None, with which the saved observations cannot be compared
+            check_like(current_value, value, name)
             device = self.streams.device if name == "seeds" else self.agent.device
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
         # Move the streams to the saved block of random numbers. Its number is -1 before the first block.
@@ -276,15 +279,15 @@ class Group(StepLoop):
         open_environment = partial(make_environment, run.gamename, len(members), num_workers=num_workers, device=device)
         # 0 is no limit, and None is the game's limit.
         training_limit = 0 if run.time_limit is None and schedule.endless else run.time_limit
-        training = open_environment(config.num_envs, time_limit=training_limit)
-        dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
+        environment = open_environment(config.num_envs, time_limit=training_limit)
+        dynamics = environment.device_dynamics if isinstance(environment, TensorEnvironment) else None
         if dynamics is None and agent_type.needs_dynamics(config):
             supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
             line = f"gamename is {run.gamename!r}, whose states cannot be copied"
             raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
         options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
-        agent = agent_type(config, training.spaces, seeds, **options)
-        super().__init__(agent, training, Streams.from_name(seeds, "episodes"))
+        agent = agent_type(config, environment.spaces, seeds, **options)
+        super().__init__(agent, environment, Streams.from_name(seeds, "episodes"))
         eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
         eval_limit = min(eval_limits, default=None)  # None: the environment's limit
         self.evaluation = open_environment(schedule.eval_episodes, time_limit=eval_limit)
@@ -314,11 +317,11 @@ class StepGroups(Loop):
         self.loss_tag = f"train/{groups[0].agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
-        self.steps = math.ceil(schedule.steps_per_epoch / self.envs)  # per epoch, of each environment
+        self.steps = math.ceil(schedule.steps_per_epoch / self.envs)  # steps of each environment per epoch
         assert settings.epochs is not None  # because an epoch has a fixed number of steps
         self.budget = settings.epochs * self.steps * self.envs  # steps of a member in all its environments
         self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
-        self.acting_streams = Streams.from_name(self.seeds, "latents of evaluations")  # for policies that sample
+        self.acting_streams = Streams.from_name(self.seeds, "latents of evaluations")  # random numbers of policies
 
     def warm_up(self) -> None:
         """Warn if the run ends before the first update."""
@@ -333,10 +336,11 @@ class StepGroups(Loop):
                 group.machine_code.compile_ahead(group, group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
+        """Train the groups one after another, ``steps`` steps of every environment. See `Loop.epoch`."""
         start = time.perf_counter()
         self.epochs += 1
         results = []
-        fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
+        fraction = 1 / len(self.groups)  # share of each group in the epoch's progress
         for i, group in enumerate(self.groups):
             group.agent.budget = self.budget  # schedules of the agent depend on it
             results.append(group.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
@@ -358,10 +362,11 @@ class StepGroups(Loop):
         return row | {"time/train": seconds}
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
+        """Play greedy episodes of every group, in machine code if possible. See `Loop._play_round`."""
         assert not sample  # "sampled" is not among the `evaluation_modes`
         seeds = self.evaluation_streams.episode_seeds(count)  # [M, count]
         streams = self.acting_streams.fork()
-        by_group: list[Episodes] = []
+        group_episodes: list[Episodes] = []
         for group in self.groups:
             members = group.members
             policy = group.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
@@ -370,16 +375,17 @@ class StepGroups(Loop):
                 episodes = group.machine_code.play(policy, group.evaluation, seeds[members], record_actions)
             if episodes is None:
                 episodes = self._play_policy(policy, group.evaluation, seeds[members], record_actions)
-            by_group.append(episodes)
-        returns = torch.cat([episodes.returns for episodes in by_group])[self.member_order]
-        lengths = torch.cat([episodes.lengths for episodes in by_group])[self.member_order]
-        return Episodes(returns, lengths, by_group[0].actions)  # the first group has the first member
+            group_episodes.append(episodes)
+        returns = torch.cat([episodes.returns for episodes in group_episodes])[self.member_order]
+        lengths = torch.cat([episodes.lengths for episodes in group_episodes])[self.member_order]
+        return Episodes(returns, lengths, group_episodes[0].actions)  # the first group has the first member
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # contains the run's first member
         return first.agent.begin(envs, streams.subset(first.members), sample=sample, evaluate=True)
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
+        """Add the states of the groups as ``groups`` to `Loop.state_dict`, None without ``resumable``."""
         groups = [group.state_dict() for group in self.groups] if resumable else None
         return {**super().state_dict(), "groups": groups}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from control.loops.steps import Ended, StepLoop
+from control.loops.steps import EndedEpisodes, StepLoop
 from models.state import Stateful
 
 
@@ -20,17 +20,17 @@ class RunningWindow(Stateful):
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
-        self.counts = torch.zeros(members, dtype=torch.int64)  # of all numbers so far
+        self.counts = torch.zeros(members, dtype=torch.int64)  # how many numbers each member has added
 
     def add(self, members: Tensor, new_values: Tensor) -> None:
         """Add number ``new_values[i]`` to the window of member ``members[i]``, for N numbers. ``members [N]`` is
         ascending, and a member can occur several times."""
         size = self.values.shape[1]
         new_counts = torch.bincount(members, minlength=len(self.counts))
-        # The position of each number among the new ones of its member: 0, 1, 0 for the members 4, 4, 7.
+        # The position of each number among the new numbers of its member: 0, 1, 0 for the members 4, 4, 7.
         positions = torch.arange(len(members)) - torch.searchsorted(members, members)
         columns = (self.counts[members] + positions) % size
-        is_latest = positions >= new_counts[members] - size  # the others would be overwritten
+        is_latest = positions >= new_counts[members] - size  # older numbers would be overwritten
         self.values[members[is_latest], columns[is_latest]] = new_values[is_latest].double()
         self.counts += new_counts
 
@@ -41,11 +41,11 @@ class RunningWindow(Stateful):
         index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count]; 0 is a member's first number
         valid = index >= 0
         size = self.values.shape[1]
-        numbers = self.values[members].gather(1, index % size)  # [N, count]
-        return (numbers * valid).sum(1) / valid.sum(1)
+        latest_values = self.values[members].gather(1, index % size)  # [N, count]
+        return (latest_values * valid).sum(1) / valid.sum(1)
 
 
-Rule = Callable[[StepLoop, Ended], Tensor]
+Rule = Callable[[StepLoop, EndedEpisodes], Tensor]
 """``rule(loop, episodes)`` adds N episodes and returns whether the training of their members ends, ``[N]`` bool."""
 
 
@@ -61,12 +61,14 @@ class Plateau:
         self.latest = RunningWindow(members, 2 * number)  # returns
         self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
 
-    def __call__(self, loop: StepLoop, episodes: Ended) -> Tensor:
+    def __call__(self, loop: StepLoop, episodes: EndedEpisodes) -> Tensor:
+        """Add N episodes, and return whether their members are done, ``[N]`` bool (`Rule`)."""
         members, n = episodes.members, self.number
         self.latest.add(members, episodes.returns)
-        current = self.latest.mean(members, n)
-        previous = self.latest.mean(members, n, skip=n)
-        relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)  # without a division by 0
+        current_mean = self.latest.mean(members, n)
+        previous_mean = self.latest.mean(members, n, skip=n)
+        change = (current_mean - previous_mean).abs()
+        relative_difference = change / (previous_mean.abs() + 1e-9)  # 1e-9 avoids a division by 0
         is_flat = relative_difference < self.difference
         has_episodes = self.latest.counts[members] > self.initial + n
         has_steps = episodes.steps * loop.agent.envs >= self.floor
@@ -88,11 +90,12 @@ class Solved:
         self.latest = RunningWindow(members, number)  # scores
         self.number, self.solved, self.initial, self.test = number, solved, initial, test
 
-    def __call__(self, loop: StepLoop, episodes: Ended) -> Tensor:
+    def __call__(self, loop: StepLoop, episodes: EndedEpisodes) -> Tensor:
+        """Add N episodes, and return whether their members are done, ``[N]`` bool (`Rule`)."""
         members, scores = episodes.members, episodes.returns
         if self.test is not None:
             unique_members, indices = members.unique(return_inverse=True)
-            scores = self.test(loop, unique_members)[indices]  # [N], of each episode
+            scores = self.test(loop, unique_members)[indices]  # [N], score of each episode
         self.latest.add(members, scores)
         has_episodes = self.latest.counts[members] > self.initial
         is_solved = self.latest.mean(members, self.number) >= self.solved

@@ -17,8 +17,8 @@ MOST_PER_CALL = 16  # maximum number of members in a call of ``work``
 
 @functools.cache
 def _pool(count: int) -> ThreadPoolExecutor:
-    """Return a pool of threads that flush denormal numbers to zero, as `configure_torch` does in the calling thread.
-    Otherwise a member's numbers could depend on its thread."""
+    """Return a pool of ``count`` threads that flush denormal numbers to zero, as `configure_torch` does in the calling
+    thread. Otherwise a member's numbers could depend on its thread."""
     return ThreadPoolExecutor(count, "members", torch.set_flush_denormal, (True,))
 
 
@@ -36,7 +36,7 @@ def for_members(
 
     There are as many threads as ``memories``. A thread passes the same item of ``memories`` to all its calls of
     ``work``; the current thread has the first item. If there is a ``background_task``, there must be two or more
-    threads, and another one calls it before its first piece. All threads have finished or stopped when this function
+    threads, and another thread calls it before its first piece. All threads have finished or stopped when this function
     returns or raises.
     """
     threads = len(memories)
@@ -46,11 +46,11 @@ def for_members(
     pieces = deque(range(0, members, size))  # the first member of each piece that no thread has taken yet
 
     def run_thread(memory: Memory, take_piece: Callable[[], int]) -> None:
-        """Work on pieces until none is left. ``take_piece`` removes a piece and returns its first member."""
+        """Work on pieces until no piece is left. ``take_piece`` removes a piece and returns its first member."""
         while True:
             try:
                 first = take_piece()
-            except IndexError:  # none is left
+            except IndexError:  # no piece is left
                 return
             work(memory, first, min(first + size, members))
 
@@ -62,7 +62,7 @@ def for_members(
     futures += [pool.submit(run_thread, memory, pieces.pop) for memory in memories[1:]]
     try:
         # The current thread takes pieces from the front, and the others from the back. So in most calls, a core works
-        # on the same members, which are still in its cache.
+        # on the members that it computed in the call before, which are still in its cache.
         run_thread(memories[0], pieces.popleft)
     finally:
         pieces.clear()  # after an exception, the other threads stop too

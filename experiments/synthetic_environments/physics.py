@@ -75,7 +75,7 @@ class Abroad(InnerLoop):
             variant_loop = copy.copy(self)
             variant_loop.game = game
             episodes.append(InnerLoop.test(variant_loop, policy, seeds))
-        return Episodes.joined(episodes)
+        return Episodes.concatenate(episodes)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class OnBoth(InnerLoop):
             starts = Streams.from_name(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
             synthetic_episodes = play_episodes(policy, stage, starts)
         free = torch.zeros_like(synthetic_episodes.lengths)  # no steps of the real environment
-        return Episodes.joined([real, Episodes(synthetic_episodes.returns, free)])
+        return Episodes.concatenate([real, Episodes(synthetic_episodes.returns, free)])
 
 
 def correlations(pairs: Any, axis: int) -> np.ndarray:

@@ -27,7 +27,7 @@ class Proxy:
 
     path: Path
     config: Any  # settings of the search
-    spaces: Spaces  # of the real environment
+    spaces: Spaces  # spaces of the real environment
     game: str  # the real environment
     parameters: Tensor  # [D], finite float32
     description: dict[str, Any]  # plain data, such as ``settings`` of the search and its agents, and ``scores``
@@ -74,8 +74,8 @@ def save(
     game: str,
     description: Mapping[str, Any],
 ) -> None:
-    """Write a proxy with ``parameters [D]`` to ``path`` by `understudy.save`, and raise its errors. Raises ProxyError
-    if the number of parameters is wrong."""
+    """Write a proxy with ``parameters [D]`` to ``path`` by `understudy.save`, and raise its errors. `Proxy` describes
+    the other arguments. Raises ProxyError if the number of parameters is wrong."""
     networks = networks_of(config, spaces)
     if parameters.shape != (networks.size,):
         raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")

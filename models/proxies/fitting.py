@@ -10,7 +10,7 @@ from models.mlp import LEAK, MLP, PRELU_SLOPE, Layer
 from models.optim import MemberAdam
 from models.proxies.search import NetworkConfig
 
-_UPDATES = 4000  # of a fit, unless the caller chooses another number
+_UPDATES = 4000  # number of updates of a fit, unless the caller chooses another number
 
 
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
@@ -62,8 +62,8 @@ def fit(
     new parameters ``[M, P]``.
 
     Adam minimises the squared error or, with ``cross_entropy``, the cross entropy between one-hot ``targets`` and the
-    softmax of the outputs, in ``updates`` (None: 4000) on random batches of ``batch_size`` rows (None: all). The
-    learning rate decays linearly from ``lr`` to zero.
+    softmax of the outputs. It makes ``updates`` updates (None: 4000), each on a random batch of ``batch_size`` rows
+    (None: all). The learning rate decays linearly from ``lr`` to zero.
     """
     updates = _UPDATES if updates is None else updates
     parameters = parameters.clone()

@@ -17,7 +17,7 @@ import torch
 from models.state import read_archive
 from understudy.files import refused
 
-LARGEST = 2 * 10**6  # bytes of a file; the largest ones of both projects have less than one megabyte
+LARGEST = 2 * 10**6  # bytes of a file; all files of both projects have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # torch.save began with this number before it wrote archives
 _AGENTS = {name.lower(): name for name in ("DDQN", "DuelingDDQN", "TD3", "PPO", "SARSA")} | {"ql": "QLearning"}
@@ -27,16 +27,16 @@ Arrays = dict[str, np.ndarray]
 class Original(NamedTuple):
     """The content of a file of another project."""
 
-    kind: str  # of proxy
+    kind: str  # kind of proxy
     game: str  # its environment, or "" if the file does not say
-    settings: dict[str, Any]  # of the proxy
+    settings: dict[str, Any]  # settings of the proxy
     agents: dict[str, Any]  # settings of its inner agents
-    tensors: Arrays  # as in `understudy.Proxy`, but the reward network of a bandit has inputs [state, action]
+    tensors: Arrays  # named as in `understudy.Proxy`; the reward network of a bandit has inputs [state, action]
 
 
 def read(path: Path) -> Original:
     """Return the content of another project's file, which is recognised by its first bytes. Raises a ProxyError with
-    the path for any other file, and for a damaged one."""
+    the path for any other file, and for a damaged file."""
     if not path.is_file() or path.stat().st_size > LARGEST:
         raise refused(path, f"no file of at most {LARGEST // 10**6} MB", _ALLOWED)
     content = path.read_bytes()
@@ -57,7 +57,7 @@ def _read_learning_environments(content: Any) -> Original:
     activation, agent_name = environment["activation_fn"], search["agent_name"]
     if not all(isinstance(name, str) for name in (game, activation, agent_name)):
         raise ValueError("its environment, activation or agent is no name")
-    tensors, last_layers = _renamed_tensors(content["model"])
+    tensors, last_layers = _rename_tensors(content["model"])
     settings = {
         "proxy_hidden_layer": last_layers["reward"],
         "proxy_hidden_size": len(tensors["reward.0.weight"]),
@@ -76,9 +76,9 @@ def _read_learning_environments(content: Any) -> Original:
     return Original("reward", game, settings | {"mode": int(environment["reward_env_type"])}, agents, tensors)
 
 
-def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
+def _rename_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     """Return the weights and biases of the state dict ``model`` by their names in `understudy`, and the index of the
-    last layer of each network (-1 if there is none). For example, ``env.state_net.0.weight`` becomes
+    last layer of each network (-1 without layers). For example, ``env.state_net.0.weight`` becomes
     ``state.0.weight``, and ``env.reward_net``, the only weight of a linear network, ``reward.0.weight``. Tensors named
     ``weight`` with a single number are slopes of PReLU, and are left out. Raises ValueError for tensors of other
     networks."""
@@ -109,8 +109,8 @@ def _read_synthetic_gymnax(content: bytes) -> Original:
     for name, layers in (("initial", parameters["initial_state"]), ("reward", parameters["reward"])):
         for i in range(len(layers)):
             layer = layers[f"Dense_{i}"]
-            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T  # Flax stores [in, out]
-            tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
+            tensors[f"{name}.{i}.weight"] = layer["kernel"].values.T  # Flax stores [in, out]
+            tensors[f"{name}.{i}.bias"] = layer["bias"].values
     width, latent_size = tensors["initial.0.weight"].shape
     depth = len(parameters["reward"]) - 1
     settings = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
@@ -142,16 +142,16 @@ class _Array:
     and then sets its state, which has the numbers."""
 
     def __init__(self, kind: Any = None, shape: Any = None, code: Any = None):
-        self.numbers = np.empty(0, np.float32)
+        self.values = np.empty(0, np.float32)
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, by_columns, content = state
         if not isinstance(dtype, _Float32) or len(shape) > 2:
             raise ValueError("it holds an array that is no matrix of float32")
-        self.numbers = np.frombuffer(content, "<f4").reshape(shape, order="F" if by_columns else "C")
+        self.values = np.frombuffer(content, "<f4").reshape(shape, order="F" if by_columns else "C")
 
 
-def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> _Array:
+def _jax_array(make: Any, arguments: Any, state: Any, shape_and_dtype: Any = None) -> _Array:
     """Replaces JAX's function that rebuilds an array. Only ``state``, the state of a NumPy array, is used."""
     array = _Array()
     array.__setstate__(state)

@@ -213,7 +213,7 @@ class SearchConfig:
         """Return the largest number of steps that an agent trains for on a finished proxy."""
         return self.deploy_steps or self.inner_steps
 
-    def at(self, generation: int) -> "SearchConfig":
+    def generation_settings(self, generation: int) -> "SearchConfig":
         """Return the settings of a generation, counted from 1. In the second phase, settings such as
         ``second_noise_std`` replace ``noise_std``, unless they are None. ``test_limit`` grows linearly from
         ``test_limit_first`` between the two generations in ``test_limit_grows``."""

@@ -4,8 +4,8 @@ Source: the model-based baseline of Ferreira et al. 2022, arXiv 2202.02790. Two 
 it trains networks on ``[state, action]`` that are later used with ``[action, state]``, and it does not train the
 prediction of the end of an episode.
 
-N is the number of transitions, S the size of an observation, A the number of actions (or the size of one). ``flat [1,
-D]`` are the weights of all networks. A piece is up to `PIECE` consecutive steps of an episode.
+N is the number of transitions, S the size of an observation, A the number of actions or the size of an action. ``flat
+[1, D]`` are the weights of all networks. A piece is up to `PIECE` consecutive steps of an episode.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Transitions(NamedTuple):
     next_obs: Tensor  # [N, S]
     terminated: Tensor  # [N] float, 1 at termination and otherwise 0, also at a time limit
 
-    def at(self, rows: Tensor) -> "Transitions":
+    def select(self, rows: Tensor) -> "Transitions":
         """Return the transitions at ``rows``, indices or a mask."""
         return Transitions(*(column[rows] for column in self))
 
@@ -54,12 +54,12 @@ class Transitions(NamedTuple):
         piece, is held out."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
-        permutation = streams.uniform(len(starts))[0].argsort()  # from the stream of the only member
+        permutation = streams.uniform(len(starts))[0].argsort()  # by the stream of the only member
         held_out_pieces = permutation[:count]
         rows = torch.arange(len(self.obs))
         piece_of_row = torch.bucketize(rows, starts, right=True) - 1  # [N], the last piece that starts at or before it
         held_out = torch.isin(piece_of_row, held_out_pieces)
-        return self.at(~held_out), self.at(held_out)
+        return self.select(~held_out), self.select(held_out)
 
 
 class Fit:
@@ -122,7 +122,7 @@ class Fit:
         center, spread = self.output_scales[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 
-    def in_raw_units(self, flat: Tensor) -> Tensor:
+    def convert_to_raw_units(self, flat: Tensor) -> Tensor:
         """Convert the parameters ``flat [1, D]`` of a fit, for standardised inputs and outputs, to parameters for raw
         inputs and outputs. To the logit of the done network, `ENDS_ABOVE` is added."""
         flat = flat.clone()
@@ -145,12 +145,12 @@ class Fit:
 
         ``obs_loss`` and ``reward_loss`` are mean squared errors, ``termination_loss`` is a cross-entropy
         (`transition_losses`). ``ends_missed`` is the fraction of terminations that the done network does not predict,
-        ``ends_false`` the fraction of other steps in which it predicts one. An error without data is NaN.
+        ``ends_false`` the fraction of other steps in which it predicts a termination. An error without data is NaN.
         """
-        out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])  # of one member
+        out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])  # steps of one member
         next_state = self.standardise("state", out.next_state[0])  # [N, S]
         reward = self.standardise("reward", out.reward.T)  # [N, 1]
-        logit = out.done.T - ENDS_ABOVE  # `in_raw_units` has added `ENDS_ABOVE`
+        logit = out.done.T - ENDS_ABOVE  # `convert_to_raw_units` has added `ENDS_ABOVE`
         losses = transition_losses(next_state, reward, logit, *self.fit_targets(rows))
         errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
         predicts_end, has_ended = out.done[0] > ENDS_ABOVE, rows.terminated > 0
@@ -167,18 +167,18 @@ class Fit:
         num_rows, starts = len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state = rows.obs[starts]
-        error = torch.zeros(len(starts))  # of the latest step of each piece
+        error = torch.zeros(len(starts))  # error of the latest step of each piece
         has_wrong_end = torch.zeros(len(starts), dtype=torch.bool)  # whether a prediction of termination was wrong
         for step in range(PIECE):
             running = step < lengths
-            recorded = rows.at((starts + step).clamp(max=num_rows - 1))  # only used for pieces that are running
-            out = environment.step(state[None], recorded.action[None])
+            recorded_steps = rows.select((starts + step).clamp(max=num_rows - 1))  # not used if a piece has ended
+            out = environment.step(state[None], recorded_steps.action[None])
             state = out.next_state[0]
-            difference = self.standardise("state", state) - self.standardise("state", recorded.next_obs)
+            difference = self.standardise("state", state) - self.standardise("state", recorded_steps.next_obs)
             # A state that is no number any more has an infinite error.
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
             error = step_error.where(running, error)
-            predicts_end, has_ended = out.done[0] > ENDS_ABOVE, recorded.terminated > 0
+            predicts_end, has_ended = out.done[0] > ENDS_ABOVE, recorded_steps.terminated > 0
             has_wrong_end |= running & (predicts_end != has_ended)
         return {"rollout_error": float(error.median()), "rollout_ends": float(has_wrong_end.float().mean())}
 

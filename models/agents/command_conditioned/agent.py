@@ -66,8 +66,8 @@ class Agent(EpisodeAgent):
             self.state_network = MlpNetwork(sizes, config.activation, init_streams)
         self.levels = torch.tensor(config.quantile_levels)
         # Policy and trunk with averaged weights, if actions are chosen by these.
-        trained = nn.ModuleList([self.policy, self.trunk])
-        self.averaged = copy.deepcopy(trained).requires_grad_(False) if config.average_decay else None
+        modules = nn.ModuleList([self.policy, self.trunk])
+        self.averaged = copy.deepcopy(modules).requires_grad_(False) if config.average_decay else None
         capacity = sys.maxsize if config.is_offline else config.buffer_size  # a whole dataset is kept
         self.memory = EpisodeMemory(self.members, capacity, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
@@ -75,7 +75,7 @@ class Agent(EpisodeAgent):
             # Both optimizers train the convolutions, which learn more from returns than from actions.
             params = [self.state_network.flat, *self.trunk.parameters()]
             self.optimizers.append(Adam(params, config.value_lr or config.lr))
-        self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
+        self._outputs = torch.empty(0)  # [M, B, outputs], policy outputs for the latest minibatch
         self.is_discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # the policy outputs actions in units of half their range
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
@@ -109,18 +109,24 @@ class Agent(EpisodeAgent):
 
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
-        there is one, then of the policy. Return means over these steps, but ``entropy`` for the last minibatch."""
+        the agent has one of them, then of the policy. Return metrics ``[M]``, which are means over these steps:
+
+        - ``policy_loss``, ``grad_norm``: of the policy
+        - ``entropy``: of discrete actions in the last minibatch
+        - ``quantile_loss``, if ranks are commanded, in units of reward
+        - ``value_loss``, in units of reward squared, and ``explained_variance``, if advantages are commanded
+        """
         config = self.config
         metrics = {}
         policy_optimizer, *value_optimizers = self.optimizers  # the second list has one item, or none
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
         if config.desire_rank:
             loss, _ = self._take_gradient_steps(value_optimizers[0], num_value_updates, self._value_loss)
-            metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
+            metrics["quantile_loss"] = loss * self._value_scale()  # converted to units of reward
         if config.desire_advantage:
             self._refresh_advantages()  # computes the targets of the value network
             loss, _ = self._take_gradient_steps(value_optimizers[0], num_value_updates, self._value_loss)
-            metrics["value_loss"] = loss * self._value_scale().square()  # in units of reward squared
+            metrics["value_loss"] = loss * self._value_scale().square()  # converted to units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             values, targets = self.memory.column("value"), self.memory.column("value_target")
             metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
@@ -254,14 +260,15 @@ class Agent(EpisodeAgent):
         return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
+        """Return the policy of ``member`` with its averaged weights, if any (`Agent.greedy_network`)."""
         # A commanded return is converted to its rank in each state by the quantile network. So the policy cannot be
         # exported as a single network.
         if self.config.desire_rank and "return" in command:
             return None
         policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
-        layers, activations = policy.of_member(member)
+        layers, activations = policy.member_network(member)
         head = "argmax" if self.is_discrete else "scale"
-        return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
+        return GreedyNetwork(layers, activations, head, command=self.commands.member_commands(member, command))
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Return which members have a uniform policy. Only policies of discrete actions are checked: their loss is
@@ -298,7 +305,7 @@ class Agent(EpisodeAgent):
         by a fork of the random streams, so that validation does not change the training."""
         memory = EpisodeMemory(self.members, sys.maxsize, order="recent")
         for member, member_episodes in enumerate(episodes):
-            memory.add(member, member_episodes[::-1])  # it puts the last one first
+            memory.add(member, member_episodes[::-1])  # the memory reverses them again
         num_samples = self.config.num_val_batches * self.config.batch_size
         (rows,) = memory.sample(self.streams.fork(), 1, num_samples)
         obs, action, *command = memory.gather(rows, ["obs", "action", *self._command_fields])
@@ -315,7 +322,8 @@ class Agent(EpisodeAgent):
         # [T, N], with the N episodes of all members side by side, padded to the longest.
         reward = pad_sequence(torch.cat(memory.column("reward")).split(lengths))
         value = pad_sequence(torch.cat(values).split(lengths))
-        remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], including this one
+        # [T, N], the number of steps left, including the current step
+        remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
         next_value = next_values(value, torch.cat(final_values), is_last)
@@ -323,7 +331,7 @@ class Agent(EpisodeAgent):
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
         value_target = lambda_returns(reward, next_value, valid, config.discount, target_lambda)
-        returns = value_target  # from which the values are subtracted
+        returns = value_target  # the advantage is these returns minus the values
         if advantage_lambda != target_lambda:
             returns = lambda_returns(reward, next_value, valid, config.discount, advantage_lambda)
         advantage = returns - value
@@ -404,6 +412,7 @@ class Agent(EpisodeAgent):
         return [*names, "return"] if self.config.desire_rank else names
 
     def training_state(self) -> dict[str, Any]:
+        """Return the state of the ``memory`` of episodes, and of the random ``streams``."""
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -446,7 +455,7 @@ class CommandedPolicy(Policy):
             sampler = Streams.gumbel if agent.is_discrete else Streams.normal
             draws.append((sampler, {"action": (envs, agent.num_outputs)}))
         self.floor = agent.config.policy_floor if sample and agent.is_discrete else 0.0
-        if self.floor:  # one number decides whether the action is uniformly random, the other one chooses it
+        if self.floor:  # one number decides whether the action is uniformly random, the other number chooses it
             draws.append((Streams.uniform, {"floor": (envs, 2)}))
         self.noise = NoiseBlocks(streams, draws)
 

@@ -66,8 +66,8 @@ class Commands(nn.Module):
         if config.desire_rtg and config.command_source == "best":
             self.fall_per_reward[self.column["rtg"]] = 1.0
             self.largest[self.column["rtg"]] = limit if max_return is None else max_return
-        self.mean = nn.Buffer(torch.zeros(members))  # of the commanded return or advantage
-        self.spread = nn.Buffer(torch.zeros(members))  # of the commanded return or advantage
+        self.mean = nn.Buffer(torch.zeros(members))  # mean of the commanded return or advantage
+        self.spread = nn.Buffer(torch.zeros(members))  # spread of the commanded return or advantage
         self.horizon = nn.Buffer(torch.zeros(members))  # commanded number of steps
         self.return_reach = nn.Buffer(torch.zeros(members))  # the reaches determine automatic scales
         self.horizon_reach = nn.Buffer(torch.zeros(members))
@@ -96,7 +96,7 @@ class Commands(nn.Module):
         else:
             samples = self.sample_value(streams.normal(envs), at_mean)
         horizon = self.matching_horizon(overrides["return"]) if "return" in overrides else self.horizon
-        values = dict.fromkeys(COMMANDS, samples)  # for returns and advantages; horizon and rank are replaced
+        values = dict.fromkeys(COMMANDS, samples)  # right for returns and advantages; horizon and rank are replaced
         values["horizon"] = horizon.unsqueeze(1).expand(-1, envs)
         if "rank" in self.column:
             ranks = self._sample_ranks(envs, streams)
@@ -114,19 +114,18 @@ class Commands(nn.Module):
         uniform = streams.uniform(envs)
         # Numbers from ``low_share`` to 1 are stretched to [0, 1), and so are the numbers below it.
         usual_ranks = rank_min + (rank_max - rank_min) * (uniform - low_share) / (1 - low_share)
-        low_ranks = rank_min * uniform / max(low_share, 1e-6)  # without a division by 0
+        low_ranks = rank_min * uniform / max(low_share, 1e-6)  # 1e-6 avoids a division by 0
         return torch.where(uniform < low_share, low_ranks, usual_ranks)
 
-    def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
-        """Return ``{name for users: numbers [7]}`` of one member's commands, for an exported file: the mean of a
-        command at the start of an episode, then the numbers by which it is counted down and scaled. ``overrides``
-        (name -> value in units of the environment) replace means."""
+    def member_commands(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
+        """Return ``{name for users: parameters [7]}`` of one member's commands, for an exported file: the mean of a
+        command at the start of an episode, then the parameters by which it is counted down and scaled, in the order of
+        `COMMAND_ROWS`. ``overrides`` (name -> value in units of the environment) replace means."""
         streams = Streams([0] * len(self.mean))  # any seeds, because the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]
-        rows = [start, *count_down, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
-        numbers_by_command = torch.stack(rows, 1)  # [C, 7]
-        return {USER_NAMES[name]: numbers for name, numbers in zip(self.names, numbers_by_command, strict=True)}
+        columns = torch.stack([start, *count_down, self.center, self.scale[member]], 1)  # [C, 7]
+        return {USER_NAMES[name]: parameters for name, parameters in zip(self.names, columns, strict=True)}
 
     def sample_value(self, noise: Tensor, at_mean: bool = False) -> Tensor:
         """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``at_mean``."""
@@ -186,7 +185,7 @@ class Commands(nn.Module):
         return and the mean length of each group. ``returns`` and ``lengths`` are ``[N]`` for N episodes."""
         order = returns.argsort()
         # A pass also fills the later groups, which later passes overwrite. So with fewer episodes than groups, the
-        # remaining groups repeat the last one.
+        # remaining groups repeat the last group.
         for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
             self.group_returns[member, group:] = returns[rows].mean()
             self.group_lengths[member, group:] = lengths[rows].mean()
@@ -196,7 +195,7 @@ class Commands(nn.Module):
         interpolated between groups of episodes with similar returns (`update_groups`)."""
         horizons = []
         for group_returns, group_lengths in zip(self.group_returns.numpy(), self.group_lengths.numpy(), strict=True):
-            # Merge groups of equal returns, because `numpy.interp` needs increasing ones.
+            # Merge groups of equal returns, because `numpy.interp` needs increasing returns.
             returns, groups = np.unique(group_returns, return_inverse=True)
             mean_lengths = np.bincount(groups, group_lengths) / np.bincount(groups)
             horizons.append(max(1, round(np.interp(commanded_return, returns, mean_lengths))))

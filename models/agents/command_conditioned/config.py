@@ -4,7 +4,7 @@ Sources: [U] Srivastava et al. 2019, "Training Agents using Upside-Down Reinforc
 [R] Kumar et al. 2019, "Reward-Conditioned Policies", arXiv 1912.13465. [C] the public code of both, whose tuned
 values for LunarLander come from correspondence with the authors. [S] after Strupl et al. 2025, "On the Convergence and
 Stability of Upside-Down Reinforcement Learning, Goal-Conditioned Supervised Learning, and Online Decision
-Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform one.
+Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform policy.
 """
 
 import functools

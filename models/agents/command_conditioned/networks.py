@@ -10,7 +10,7 @@ from torch import Tensor
 from models.layers import RELU_GAIN, Dense, Network, dense, sigmoid
 from models.streams import Streams
 
-Layers = list[tuple[Tensor, ...]]  # of one member, as in `models.contract.GreedyNetwork`
+Layers = list[tuple[Tensor, ...]]  # layers of one member, as in `models.contract.GreedyNetwork`
 
 
 class _LayersWithGates(Network):
@@ -39,11 +39,11 @@ class _LayersWithGates(Network):
                 x = x * sigmoid(dense(command, gate_weight, gate_bias))
         return x
 
-    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+    def member_network(self, member: int) -> tuple[Layers, list[str | float]]:
         """Return the layers and the activations of one member (`models.contract.GreedyNetwork`). A layer is ``(weight,
         bias)`` or, with a gate, ``(weight, bias, gate weight, gate bias)``. The activation of a hidden layer is a name,
         or the slope below 0 of a form of leaky ReLU."""
-        pairs = iter(self.pairs(member))  # weight and bias of each layer, followed by its gate's
+        pairs = iter(self.pairs(member))  # weight and bias of each layer, then of its gate
         layers: Layers = []
         for has_gate in self.has_gate:
             layer = next(pairs)
@@ -123,18 +123,18 @@ class HyperNetwork(Network):
             (weight_slope, weight_offset), (bias_slope, bias_offset) = generators[2 * i : 2 * i + 2]
             # One matrix product with the outer products of x and command, so that no generated weights are stored.
             outer_products = (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)  # [M, B, C * fan_in]
-            mixed = torch.cat([x, outer_products], dim=-1)
+            joint_inputs = torch.cat([x, outer_products], dim=-1)
             offset_matrix = weight_offset.view(members, fan_in, fan_out)
             slope_matrix = weight_slope.view(members, -1, fan_out)  # [M, C * fan_in, fan_out]
             matrix = torch.cat([offset_matrix, slope_matrix], dim=1)
             no_bias = torch.zeros_like(bias_offset)
-            x = dense(mixed, matrix, no_bias) + dense(command, bias_slope, bias_offset)
+            x = dense(joint_inputs, matrix, no_bias) + dense(command, bias_slope, bias_offset)
             is_hidden = i < len(self.widths) - 2
             if is_hidden:
                 x = self.activation(x)
         return x.view(members, batch, -1)
 
-    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+    def member_network(self, member: int) -> tuple[Layers, list[str | float]]:
         """Return layers and activations of one member (`models.contract.GreedyNetwork`). The inputs of a generated
         layer are x, the outer products of command and x, and the command."""
         embedding, *generators = self.pairs(member)
@@ -145,7 +145,7 @@ class HyperNetwork(Network):
             outer_product_weight = slope.T.reshape(-1, fan_out)  # [C * fan_in, fan_out]
             # ``bias_slope.T [C, fan_out]`` are the weights of the command itself.
             layers.append((torch.cat([x_weight, outer_product_weight, bias_slope.T]).T, bias))
-        num_hidden = len(layers) - 2  # without the embedding and the output layer
+        num_hidden = len(layers) - 2  # all layers except embedding and output
         return layers, ["tanh", *[self.slope] * num_hidden]
 
 

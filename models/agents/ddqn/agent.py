@@ -32,25 +32,25 @@ class DuelingQNetwork:
         self.features = MLP([*sizes[:-1], width], config.activation)
         self.value = MLP([width, width, 1], config.activation)
         self.advantage = MLP([width, width, sizes[-1]], config.activation)
-        self.parts = (self.features, self.value, self.advantage)
-        self.size = sum(part.size for part in self.parts)
+        self.mlps = (self.features, self.value, self.advantage)
+        self.size = sum(mlp.size for mlp in self.mlps)
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]`` from each member's stream: features, value, advantage."""
-        return torch.cat([part.initial(streams) for part in self.parts], 1)
+        return torch.cat([mlp.initial(streams) for mlp in self.mlps], 1)
 
-    def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return the network that computes the advantages of one member (`MLP.of_member`). The best action has the
+    def member_network(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
+        """Return the network that computes the advantages of one member (`MLP.member_network`). The best action has the
         largest advantage, so a greedy policy needs no value."""
-        feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
-        features, first_activations = self.features.of_member(feature_weights, member)
-        advantages, last_activations = self.advantage.of_member(advantage_weights, member)
+        feature_weights, _, advantage_weights = flat.split([mlp.size for mlp in self.mlps], 1)
+        features, first_activations = self.features.member_network(feature_weights, member)
+        advantages, last_activations = self.advantage.member_network(advantage_weights, member)
         identity = 1.0  # slope of a ReLU below 0; the layer of features has no activation
         return [*features, *advantages], [*first_activations, identity, *last_activations]
 
     def __call__(self, flat: Tensor, obs: Tensor) -> Tensor:
         """Return action values, ``obs [M, B, O] -> [M, B, A]``, with parameters ``flat [M, size]``."""
-        feature_weights, value_weights, advantage_weights = flat.split([part.size for part in self.parts], 1)
+        feature_weights, value_weights, advantage_weights = flat.split([mlp.size for mlp in self.mlps], 1)
         features = self.features(feature_weights, obs)
         value = self.value(value_weights, features)  # [M, B, 1]
         advantage = self.advantage(advantage_weights, features)
@@ -83,7 +83,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
             [  # the random numbers of each step: their sampler, names and shapes
                 (Streams.uniform, {"explore": (self.envs,)}),
                 (integers_below(self.num_actions), {"action": (self.envs,)}),
-                (Streams.uniform, {"replay": (self.updates_per_step, self.batch)}),
+                (Streams.uniform, {"replay": (self.updates_per_step, self.batch_size)}),
             ],
         )
 
@@ -104,14 +104,14 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``Q_target(s', argmax_a Q(s', a))``, ``next_obs [M, B, O] -> [M, B]``."""
         next_action = self.network(self.flat_parameters, next_obs).argmax(2)
-        return q_of(self.network(self.target_parameters, next_obs), next_action)
+        return select_q(self.network(self.target_parameters, next_obs), next_action)
 
     def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
-        return q_of(self.values(batch["obs"]), batch["action"].long()).unsqueeze(1)
+        return select_q(self.values(batch["obs"]), batch["action"].long()).unsqueeze(1)
 
-    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
         """Make a soft target update."""
-        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, learning)
+        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, mask)
 
     def metrics(self) -> dict[str, Tensor]:
         return {"train/epsilon": self.epsilon()} | super().metrics()
@@ -121,14 +121,14 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        layers, activations = self.network.of_member(self.flat_parameters, member)
+        layers, activations = self.network.member_network(self.flat_parameters, member)
         return GreedyNetwork(layers, activations, "argmax")
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first one if several are equally good."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first if several are equally good."""
         return self.network(flat_parameters, obs).argmax(2)
 
 
-def q_of(q: Tensor, action: Tensor) -> Tensor:
+def select_q(q: Tensor, action: Tensor) -> Tensor:
     """Return the values ``[M, B]`` of ``action [M, B]`` int64, from the values ``q [M, B, A]`` of all actions."""
     return q.gather(2, action.unsqueeze(2)).squeeze(2)

@@ -1,8 +1,9 @@
 """DDQN in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops, and describes their
-arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment.
-Importing this requires Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Its docstring describes
+the arguments of all functions here: ``agent`` is `Members`, ``work`` is `Work`, ``player`` is `Player`, ``m``, ``e``
+and ``t`` are a member, an environment and a step. ``params [D]`` are the weights of a member. Minibatches are matrices
+``[rows, columns]`` with a transition in each column. Importing this requires Numba.
 """
 
 from collections import namedtuple
@@ -30,7 +31,7 @@ class QNetwork(NamedTuple):
     trunk: Net  # the network; if dueling, the part that computes features
     dueling: bool = False
     over_batch: bool = False  # dueling: subtract the mean advantage of the minibatch, not of each observation
-    value: Net = nets.NO_NET  # this and the next one are placeholders if not dueling
+    value: Net = nets.NO_NET  # a placeholder if not dueling, as ``advantage``
     advantage: Net = nets.NO_NET
     action_size: int = 0  # length of a continuous action
 
@@ -40,13 +41,13 @@ class Members(NamedTuple):
 
     network: QNetwork
     q_learner: Learner
-    episodes: Array  # [M], finished
-    loss: Array  # [M]
+    episodes: Array  # [M], number of finished episodes
+    loss: Array  # [M], loss of the latest update
     replay: Replay  # a row: obs, action, next_obs, reward, discount
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
     action: Array  # [M, T, E], random actions
-    by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
-    by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
+    epsilon_by_episode: Array  # epsilon by number of finished episodes; empty if ``epsilon_by_step`` is not
+    epsilon_by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     obs_size: int
     discount: np.float32
     tau: np.float32
@@ -100,13 +101,13 @@ def make_work(agent: Members) -> Work:
     sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
     sample[-1, :batch_size] = 1 / batch_size
     return Work(
-        scratch=np.empty((4, network.widest), np.float32),  # for `single`
+        scratch=np.empty((4, network.widest), np.float32),  # memory of `forward_one`
         continuous_action=np.empty(0, np.float32),  # actions are discrete
         trunk=layers[0],
         value=layers[1],
         advantage=layers[2],
         q=np.zeros((network.num_actions, num_columns), np.float32),  # action values, later d loss / d q
-        online_q=np.zeros((network.num_actions, num_columns), np.float32),  # of next_obs
+        online_q=np.zeros((network.num_actions, num_columns), np.float32),  # online values of next_obs
         td_target=np.zeros((1, num_columns), np.float32),
         sample=sample,
         grad=np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32),
@@ -116,17 +117,17 @@ def make_work(agent: Members) -> Work:
 @exact_inlined
 def _greedy_action(network, m, obs, scratch):
     """Return the greedy action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). The parts of ``network``
-    (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and
-    1."""
+    (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, all other networks in
+    rows 0 and 1."""
     params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
     row = nets.outputs_row(network.trunk, params, obs, scratch)
     if network.dueling:  # replace ``scratch[row]`` by the action values, value + advantage - mean advantage
         for i in range(network.value.sizes[0]):
             scratch[2, i] = scratch[row, i]
-        value_row = nets.single(network.value, params, scratch, 2)
+        value_row = nets.forward_one(network.value, params, scratch, 2)
         value = scratch[value_row, 0]
-        row = nets.single(network.advantage, params, scratch, row)
+        row = nets.forward_one(network.advantage, params, scratch, row)
         mean = np.float32(0)
         for action in range(network.num_actions):
             mean += scratch[row, action]
@@ -137,14 +138,16 @@ def _greedy_action(network, m, obs, scratch):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action for ``obs [O]`` (`Agent.act`)."""
+    """Return the epsilon-greedy action for ``obs [O]`` (`Agent.act`). `control.loops.compiled` describes the
+    arguments."""
     if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
         return agent.action[m, t, e]
     return _greedy_action(agent.network, m, obs, work.scratch)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer (`Agent.observe`). A row is ``obs, action, next_obs, reward, discount``."""
+    """Write the step into the replay buffer (`Agent.observe`). A row is ``obs, action, next_obs, reward, discount``.
+    `control.loops.compiled` describes the arguments."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
     action_at = nets.write_values(row, 0, obs)
     row[action_at] = np.float32(action)
@@ -228,7 +231,7 @@ def _write_td_targets(agent, work, m):
     Overwrites ``work.q`` and ``work.online_q``."""
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
-    reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2  # after obs, action and next_obs
+    reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2  # rows after obs, action and next_obs
     copy(work.sample, obs_size + 1, work.trunk.acts[0], 0, obs_size)  # next_obs
     _write_q_values(agent, work, params)
     copy(work.q, 0, work.online_q, 0, agent.network.num_actions)
@@ -237,7 +240,7 @@ def _write_td_targets(agent, work, m):
     for column in range(agent.replay.uniform.shape[3]):
         best = 0
         for action in range(1, agent.network.num_actions):
-            best = action if nets.better(work.online_q[action, column], work.online_q[best, column]) else best
+            best = action if nets.is_better(work.online_q[action, column], work.online_q[best, column]) else best
         # Read the next value before the sample. In another order, the compiler rounds the target differently.
         next_q = work.q[best, column]
         reward, discount = work.sample[reward_row, column], work.sample[discount_row, column]
@@ -267,7 +270,8 @@ def _replace_q_by_gradient(agent, work):
 
 @compiled
 def _update(agent, work, m, t, i):
-    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`Agent.update`). Return the loss."""
+    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`Agent.update`). Return the loss.
+    `models.compiled.make_improve` describes the arguments."""
     params = agent.q_learner.flat_parameters[m]
     _write_td_targets(agent, work, m)
     copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
@@ -283,5 +287,6 @@ improve = nets.make_improve(_update)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`)."""
+    """Return the best action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). `control.loops.compiled`
+    describes the arguments."""
     return _greedy_action(player, m, obs, scratch)

@@ -68,11 +68,11 @@ class Agent(StepAgent):
         self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
         self.acts_on_stale, self.updates_per_step = config.acts_on_stale, config.updates_per_step
         self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.action_size
-        self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined per update
+        self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined rollouts per update
         members = len(self.seeds)
         has_bits = _has_bits(config, spaces)
         spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
-        self.model: Any = Imagination(self.obs_size)  # without a model: `encode` returns the observations
+        self.model: Any = Imagination(self.obs_size)  # replaces a model: `encode` returns the observations
         self.replay_buffer: Transitions | States
         if config.model == "perfect":
             self.model = PerfectModel(dynamics, self.obs_size, self.num_rollouts)
@@ -88,8 +88,8 @@ class Agent(StepAgent):
         self._compute_update = compile_function(self._values_update, device) if config.compile else self._values_update
         self.noise = self._noise_blocks()
         self.steps = 0  # environment steps so far
-        self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
-        self.random_numbers: dict[str, Tensor] = {}  # of the current step
+        self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # number of finished episodes
+        self.random_numbers: dict[str, Tensor] = {}  # {name: [M, ...]}, random numbers of the current step
         # For `metrics`, since its last call:
         self._loss_sums: dict[str, Tensor] = {}  # sums of losses [M] over updates
         self._acting_q: list[Tensor] = []  # action values [M, 1, A] of each step
@@ -106,7 +106,7 @@ class Agent(StepAgent):
         updates, rollout_steps = config.updates_per_step, config.rollout_length
         explore_sampler, count = exploration_noise(config, self.num_actions)
         draws[Streams.uniform]["rows"] = (updates, config.batch_size)
-        draws[explore_sampler]["act"] = (1, count)  # for one environment
+        draws[explore_sampler]["act"] = (1, count)  # 1 is the number of environments
         if config.model != "none":
             draws[explore_sampler]["imagined"] = (updates, rollout_steps, self.num_rollouts, count)
             if config.rollout_batch_size is not None:
@@ -131,7 +131,7 @@ class Agent(StepAgent):
         self.steps += 1
         features = self.model.encode(obs, self.random_numbers.get("encode"))
         q = self.values(features)
-        self._acting_q.append(q)  # for `metrics`
+        self._acting_q.append(q)  # `metrics` reads it
         return explore(self.config, q, self.random_numbers["act"])
 
     def visit(self, state: Tensor) -> None:
@@ -152,29 +152,28 @@ class Agent(StepAgent):
     def first_update(self) -> int:
         return self.config.first_update + 1
 
-    def learning(self) -> Tensor:
+    def learning_members(self) -> Tensor:
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
+        """Make the updates of this step, and copy the weights to the target network if due (`StepAgent.learn`)."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
-        previous_steps = self.steps - 1  # before this step
+        previous_steps = self.steps - 1  # number of steps before this step
         if previous_steps % self.config.target_update_frequency == 0:
             self.values.target_parameters.copy_(self.values.q_network.flat)
         for update in range(self.config.updates_per_step):
-            losses = self.update(self.numbers_of_update(update))
+            losses = self.update(self.random_numbers_of_update(update))
             for name, loss in losses.items():
                 self._loss_sums[name] = self._loss_sums.get(name, 0.0) + loss
             self._num_updates += 1
         return losses["loss"]
 
-    def numbers_of_update(self, update: int) -> dict[str, Tensor]:
+    def random_numbers_of_update(self, update: int) -> dict[str, Tensor]:
         """Return the random numbers of the update with index ``update`` in the current step, ``{name: [M, ...]}``."""
-        numbers_of_step = ("act", "encode")  # the only ones without an axis of updates
-        return {
-            name: numbers[:, update] for name, numbers in self.random_numbers.items() if name not in numbers_of_step
-        }
+        names_of_step = ("act", "encode")  # the only names without an axis of updates
+        return {name: values[:, update] for name, values in self.random_numbers.items() if name not in names_of_step}
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Fit the model to a batch, then update the action values. Return the losses of the model by name, and the
@@ -201,10 +200,10 @@ class Agent(StepAgent):
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         """Return the network of the action values or, with a latent model, the encoder followed by this network."""
         q_network = self.values.q_network
-        layers, activations = q_network.mlp.of_member(q_network.flat, member)
+        layers, activations = q_network.mlp.member_network(q_network.flat, member)
         if "encode" in self.model.noise_shapes:  # a latent model
             encoder, latents = self.model.encoder, self.model.latents
-            first_layers, first_activations = encoder.mlp.of_member(encoder.flat, member)
+            first_layers, first_activations = encoder.mlp.member_network(encoder.flat, member)
             weight, bias = first_layers[-1]
             # Only outputs for the likeliest latent, which the activation ``latents.mode`` computes from them.
             first_layers[-1] = weight[: latents.size], bias[: latents.size]
@@ -216,7 +215,7 @@ class Agent(StepAgent):
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``, with weights ``flat_parameters [M, D]`` of
-        the action values; the first one if several are equally good. Latent models sample from the encoder, as in
+        the action values; the first if several are equally good. Latent models sample from the encoder, as in
         training, with ``streams``."""
         noise = None
         if "encode" in self.model.noise_shapes:  # a latent model
@@ -225,7 +224,10 @@ class Agent(StepAgent):
         return self.values.q_network.activations(features, flat_parameters)[-1].argmax(2)
 
     def metrics(self) -> dict[str, Tensor]:
-        self._loss_sums.pop("loss", None)  # of the action values; `learn` has returned it
+        """Return statistics since the last call, ``{tag: [M]}``: mean losses of the model (``model/<name>_loss``), the
+        ``explained_variance`` and ``grad_norm`` of the latest update, and the mean best action value (``q_mean``) and
+        ``entropy`` of the policy at the steps."""
+        self._loss_sums.pop("loss", None)  # the loss of the action values, which `learn` has returned
         means = {f"model/{name}_loss": total / self._num_updates for name, total in self._loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
         if self._latest_update is not None:

@@ -214,6 +214,7 @@ class Config:
 
     @property
     def schedule(self) -> StepSchedule:
+        """The schedule of training (`StepSchedule`)."""
         return StepSchedule(
             steps_per_epoch=self.steps_per_epoch,
             eval_every=self.eval_every,

@@ -82,17 +82,17 @@ class Categorical:
 
 
 class Gaussian:
-    """``num_features`` normal variables, sampled as mean + standard deviation * noise. If ``squashed``, the latent is
-    the tanh of these variables, but divergences are between the normal distributions."""
+    """``num_features`` normal variables, sampled as mean + standard deviation * noise. If ``applies_tanh``, the latent
+    is the tanh of these variables, but divergences are between the normal distributions."""
 
     uses_normal_noise = True
 
     def __init__(self, config: Config):
         self.num_features = self.size = config.num_features
         self.num_outputs = 2 * self.num_features
-        self.squashed, self.min_std = config.latent_type == "tanh_gaussian", config.min_std
+        self.applies_tanh, self.min_std = config.latent_type == "tanh_gaussian", config.min_std
         # Activation that computes the most likely latent from the means; 1.0, a slope below 0, is the identity.
-        self.mode: str | float = "tanh" if self.squashed else 1.0
+        self.mode: str | float = "tanh" if self.applies_tanh else 1.0
         self.std_activation = _STD_ACTIVATIONS[config.std_act]
 
     def params(self, outputs: Tensor, encoder: bool) -> Params:
@@ -106,7 +106,7 @@ class Gaussian:
         """Sample latents ``[M, B, size]`` by standard normal ``noise``, with gradients to ``params``."""
         mean, std = params
         value = mean + std * noise
-        return value.tanh() if self.squashed else value
+        return value.tanh() if self.applies_tanh else value
 
     def kl(self, p: Params, q: Params) -> Tensor:
         """Return ``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
@@ -137,15 +137,16 @@ class ModelSpec:
     obs_size: int
     num_actions: int
     has_bits: bool  # whether observations are bits, 0 or 1
-    num_rollouts: int  # imagined by each update
-    seeds: list[int]  # of the members
+    num_rollouts: int  # imagined rollouts per update
+    seeds: list[int]  # seeds of the members
     device: torch.device
 
 
 class Imagination(nn.Module):
     """Base class of models. A model encodes observations as inputs of the action values (`encode`), learns from a batch
-    (`fit`), and imagines a rollout step by step (`begin`, `step`). An agent without a model has an instance of this
-    class, which returns observations as inputs of the action values."""
+    (`fit`), and imagines a rollout step by step (`begin`, `step`). The argument ``noise`` of these methods are their
+    random numbers (`Noise`). An agent without a model has an instance of this class, which returns observations as
+    inputs of the action values."""
 
     sample_noise: Callable[..., Tensor] = staticmethod(Streams.uniform)  # samples the random numbers of the methods
     optimizer: AdamW | None = None  # None if there is nothing to learn
@@ -212,7 +213,7 @@ class _LearnedModel(Imagination):
     standard deviation 1. ``termination`` predicts the logit of the probability that the episode continues. Both receive
     the inputs of the action values and a one-hot action."""
 
-    optimizer: AdamW  # of all networks of the model
+    optimizer: AdamW  # trains all networks of the model
 
     def __init__(self, config: Config, spec: ModelSpec, size: int):
         super().__init__(size)
@@ -229,7 +230,7 @@ class _LearnedModel(Imagination):
         }
 
     def named_network(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
-        """Build a network with initial weights from the random stream of its ``name``."""
+        """Build a network of ``inputs`` and ``outputs`` with initial weights from the random stream of its ``name``."""
         streams = Streams.from_name(self.spec.seeds, f"weights of {name}")
         return make_network(self.config, inputs, outputs, streams, self.spec.device)
 
@@ -249,7 +250,7 @@ class _LearnedModel(Imagination):
         ``{name: [M]}``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
-        total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]  # at least a sum with a gradient
+        total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]  # 0 with a gradient
         # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
         params = list(self.parameters())
         grads = torch.autograd.grad(total.sum(), params, allow_unused=True, materialize_grads=True)
@@ -275,6 +276,7 @@ class SimpleModel(_LearnedModel):
         self.noise_shapes = {"step": (spec.num_rollouts, self.size)}
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+        """Update all networks once (`Imagination.fit`). Return the losses ``reward``, ``termination`` and ``obs``."""
         # Transitions that terminate do not count in the loss ``obs``.
         x = self.with_action(batch["obs"], batch["action"])
         nll = bit_nll if self.spec.has_bits else gaussian_nll
@@ -316,6 +318,8 @@ class LatentModel(_LearnedModel):
         return self.latents.sample(params, noise)
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+        """Update all networks once (`Imagination.fit`). Return the losses ``reward``, ``termination``, ``obs``, ``kl``
+        and, with ``posterior_entropy_weight``, ``kl_base``."""
         encoder_outputs = self.encoder(torch.cat((batch["obs"], batch["next_obs"]), 1))  # one pass for both
         obs_outputs, next_obs_outputs = encoder_outputs.split(batch["action"].shape[1], 1)
         params = self.latents.params(obs_outputs, encoder=True)
@@ -370,7 +374,7 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
         noise = random_numbers["step"].unbind(1)
     features_by_step, activations_by_step, action_by_step, records = [features], [], [], []
     for step in range(config.rollout_length):
-        activations = values.q_network.activations(features)  # one per layer; the last one is the action values
+        activations = values.q_network.activations(features)  # a tensor per layer; the last is the action values
         action = explore(config, activations[-1], exploration[step])
         state, features, record = model.step(state, action, noise[step])
         features_by_step.append(features)
@@ -381,7 +385,7 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
     # because the network changes only after the rollout.
     rollout_features = torch.cat(features_by_step[:-1], 1)
     next_features = torch.cat(features_by_step[1:], 1)
-    rollout_activations = [torch.cat(layer, 1) for layer in zip(*activations_by_step, strict=True)]  # for each layer
+    rollout_activations = [torch.cat(layer, 1) for layer in zip(*activations_by_step, strict=True)]  # per layer
     rollout_action = torch.cat(action_by_step, 1)
     reward, continues = model.outcomes(rollout_features, rollout_action, records)
     next_q = values.bootstrap_value(next_features)
@@ -389,7 +393,7 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
     weight = None
     # The perfect model can end an episode even if ``episodic_env`` is off. Otherwise all weights are 1.
     if config.episodic_env or config.model == "perfect":
-        # The probability that the episode has not ended before each step. Every episode lasts until the first one.
+        # The probability that the episode has not ended before each step; it is 1 for the first step.
         continues_by_step = continues.unflatten(1, (config.rollout_length, -1))  # [M, T, B]
         first_step = torch.ones_like(continues_by_step[:, :1])
         weight = torch.cat((first_step, continues_by_step[:, :-1].cumprod(1)), 1).flatten(1)

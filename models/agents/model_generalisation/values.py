@@ -43,8 +43,8 @@ class Transitions(ReplayBuffer):
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
-        numbers = {name: rows[name].float().contiguous() for name in ("obs", "next_obs", "reward", "continues")}
-        return numbers | {"action": rows["action"].long()}
+        batch = {name: rows[name].float().contiguous() for name in ("obs", "next_obs", "reward", "continues")}
+        return batch | {"action": rows["action"].long()}
 
 
 class States(ReplayBuffer):
@@ -76,7 +76,7 @@ class States(ReplayBuffer):
 
 
 def make_network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
-    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers."""
+    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` on ``device`` with the family's hidden layers."""
     sizes = (inputs, *config.hidden_sizes, outputs)
     # The parameters of each member are padded to a multiple of `BLOCK` numbers, because Adam's kernel rounds the last
     # elements of an array differently.
@@ -84,8 +84,8 @@ def make_network(config: Config, inputs: int, outputs: int, streams: Streams, de
 
 
 def make_optimizer(config: Config, params: Sequence[Tensor], lr: float) -> AdamW:
-    """Build the family's optimiser of ``params``. Its weight decay does not depend on the learning rate, by which torch
-    multiplies it."""
+    """Build the family's optimiser of ``params`` with the learning rate ``lr``. Its weight decay does not depend on
+    ``lr``, by which torch multiplies it."""
     betas, decay = (config.adam_beta1, config.adam_beta2), config.weight_decay / lr
     return AdamW(params, lr, betas, config.adam_eps, weight_decay=decay, fused=True)
 
@@ -152,7 +152,7 @@ def exploration_noise(config: Config, num_actions: int) -> tuple[Callable[..., T
     """Return the sampler of the random numbers that `explore` needs for one action, and how many it needs."""
     if config.exploration_strat == "softmax":
         return Streams.gumbel, num_actions
-    return Streams.uniform, 2  # the first decides whether to explore, the second is for the action
+    return Streams.uniform, 2  # the first decides whether to explore, the second chooses the action
 
 
 def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
     `exploration_noise` describes.
 
     softmax: ``argmax(q + temperature * Gumbel)``, a sample from softmax(q / temperature) (Maddison et al. 2014).
-    epsilon_greedy: the best action with probability 1 - epsilon, otherwise a uniformly random one.
+    epsilon_greedy: the best action with probability 1 - epsilon, otherwise a uniformly random action.
     """
     if config.exploration_strat == "softmax":
         return torch.add(q, random_numbers, alpha=config.softmax_temp).argmax(2)

@@ -50,14 +50,14 @@ class Agent(EpisodeAgent):
         if self.network.critic is not None:
             value_lr = config.value_lr or config.lr
             self.optimizers.append(Adam([self.network.critic.flat], value_lr, eps=config.adam_eps))
-        self.batch: Batch | None = None  # from `observe`, for the next `learn`
+        self.batch: Batch | None = None  # stored by `observe` for the next `learn`
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         policy, count = self.network.policy, self.network.num_actions
-        layers, activations = policy.mlp.of_member(policy.flat, member)
+        layers, activations = policy.mlp.member_network(policy.flat, member)
         weight, bias = layers[-1]
-        layers[-1] = weight[:count], bias[:count]  # without the value of a shared network
+        layers[-1] = weight[:count], bias[:count]  # a shared network also outputs the value
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
@@ -65,15 +65,16 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store the episodes of one update as ``batch``, with returns and advantages. Return statistics of the
-        baseline, if there is one; ``validate`` has no effect."""
+        """Store the episodes of one update as ``batch``, with returns and advantages. Return the mean of the
+        ``baseline``, if there is a baseline, and ``advantage_mean`` and ``explained_variance``, if it is a value
+        network: ``{name: [M]}``. ``validate`` has no effect."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None  # [M, N] if there is a value network
         if config.baseline == "value":
             values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
         returns = self._returns(trajectory, values)  # [T, M, E]
-        batch.returns = table(returns, trajectory.valid, batch.obs.shape[1])  # [M, N]
+        batch.returns = make_table(returns, trajectory.valid, batch.obs.shape[1])  # [M, N]
         if values is not None:
             baseline = values
         elif config.baseline == "batch_mean":
@@ -91,8 +92,8 @@ class Agent(EpisodeAgent):
             metrics["explained_variance"] = torch.stack(list(variances))
         if config.normalize_advantage:
             # To mean 0 and population standard deviation 1; equal advantages become 0.
-            centred = [row - row.mean() for row in batch.without_padding(batch.advantages)]
-            advantages = [row / (row.square().mean().sqrt() + 1e-8) for row in centred]
+            differences = [row - row.mean() for row in batch.without_padding(batch.advantages)]
+            advantages = [row / (row.square().mean().sqrt() + 1e-8) for row in differences]
             batch.advantages = stack_padded(advantages, batch.obs.shape[1])
         return metrics
 
@@ -112,26 +113,30 @@ class Agent(EpisodeAgent):
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
-        """Take one gradient step on the batch, and ``value_steps`` more of the value network. Return the losses, their
-        sum ``total_loss``, ``entropy`` of the policy in nats, ``entropy_share`` of the largest possible one, and
-        ``grad_norm``."""
+        """Take one gradient step on the batch, then ``value_steps`` further steps of the value network. Return metrics
+        ``{name: [M]}``:
+
+        - ``policy_loss``, ``entropy_loss`` and ``value_loss``, if they are on, and their sum ``total_loss``
+        - ``entropy`` of the policy in nats, and ``entropy_share``, its share of the largest possible entropy
+        - ``grad_norm`` of the policy
+        """
         assert self.batch is not None
         batch, self.batch = self.batch, None
         if self.config.anneal_lr:
             self._anneal()
         self.member_steps = self.member_steps + torch.tensor(batch.counts)
         # Chunks are added one by one, because the rounding of a sum along an axis depends on its length, and the number
-        # of chunks depends on the other members.
+        # of chunks depends on other members.
         metrics: dict[str, Tensor] = {}
         for chunk in batch.chunks():
             for name, loss in self._accumulate_gradient(chunk).items():
                 metrics[name] = metrics[name] + loss if name in metrics else loss
-        grad_norms = [self._step(optimizer) for optimizer in self.optimizers]  # of the policy, then of the critic
+        grad_norms = [self._step(optimizer) for optimizer in self.optimizers]  # norms of policy and critic
         for _ in range(self.config.value_steps):
             for chunk in batch.chunks():
                 values = self.network.values(chunk.obs)
                 value_loss(values, chunk.returns, self.config.delta, chunk.mean_weight).sum().backward()
-            self._step(self.optimizers[1])  # of the critic
+            self._step(self.optimizers[1])  # the critic's optimizer
         metrics["entropy"] = metrics["entropy_share"] * math.log(self.network.num_actions)
         metrics["grad_norm"] = grad_norms[0]
         return metrics
@@ -155,6 +160,7 @@ class Agent(EpisodeAgent):
             optimizer.lr_factor = lr_factor
 
     def training_state(self) -> dict[str, Any]:
+        """Return ``taken [M]``, the steps that members learned from, and ``budget``. Empty without ``anneal_lr``."""
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -180,7 +186,7 @@ class Agent(EpisodeAgent):
         return {name: value.detach() for name, value in losses.items()}
 
     def _step(self, optimizer: Adam) -> Tensor:
-        """Clip and apply the gradients, then reset them. Return their norm ``[M]`` before clipping."""
+        """Clip the gradients of ``optimizer``, make a step, and reset them. Return their norm ``[M]`` before that."""
         (group,) = optimizer.param_groups
         norm = clip_gradients(group["params"], self.config.max_grad_norm)
         optimizer.step()
@@ -193,7 +199,7 @@ class Agent(EpisodeAgent):
 
 
 class SoftmaxPolicy(Policy):
-    """Policy whose actions are sampled if ``sample``, otherwise the most likely ones."""
+    """Policy whose actions are sampled if ``sample``, otherwise the most likely actions."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
@@ -219,7 +225,7 @@ class ActorCritic(nn.Module):
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
         self.num_actions = spaces.action_size
-        self.policy_outputs_value = config.shared_trunk  # of hidden layers; convolutions, ``trunk``, are always shared
+        self.policy_outputs_value = config.shared_trunk  # whether hidden layers are shared; convolutions are
         self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
         outputs = self.num_actions + (1 if self.policy_outputs_value else 0)
         self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)
@@ -248,7 +254,7 @@ class ActorCritic(nn.Module):
         """Return state values, ``features [M, B, F] -> [M, B]``."""
         if self.policy_outputs_value:
             return self.policy(features)[..., -1]
-        return self.critic(features.detach()).squeeze(-1)  # without gradient, so its loss does not train the trunk
+        return self.critic(features.detach()).squeeze(-1)  # detached: its loss does not train the trunk
 
 
 @dataclass
@@ -280,12 +286,12 @@ class Batch:
         return torch.stack([row.mean() for row in self.without_padding(values)])
 
 
-def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
+def make_table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
     """Return ``values [T, M, E, ...]`` of the steps that are ``valid [T, M, E]`` as a table ``[M, rows, ...]``: one
     episode after another, then zeros."""
     counts = valid.sum((0, 2)).tolist()  # [M]
     # As [M, E, T, ...], so that the mask selects one episode after another.
-    experiences = values.movedim(0, 2)[valid.movedim(0, 2)]  # of all members, [sum of counts, ...]
+    experiences = values.movedim(0, 2)[valid.movedim(0, 2)]  # experiences of all members, [sum of counts, ...]
     return stack_padded(experiences.split(counts), rows)
 
 
@@ -293,16 +299,16 @@ def pack(trajectory: Trajectory) -> Batch:
     """Return the valid steps of a trajectory as a batch. The caller must set returns and advantages, which are 0."""
     counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
     rows = -(-max(counts) // CHUNK) * CHUNK  # rounded up to whole chunks
-    obs = table(trajectory.obs, trajectory.valid, rows)
-    action = table(trajectory.action, trajectory.valid, rows)
+    obs = make_table(trajectory.obs, trajectory.valid, rows)
+    action = make_table(trajectory.action, trajectory.valid, rows)
     mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], rows)
     zeros = torch.zeros_like(mean_weight)
     return Batch(obs, action, zeros, zeros, mean_weight, counts)
 
 
 def unpack(values: Tensor, valid: Tensor) -> Tensor:
-    """Undo `table`: convert ``values [M, N]`` of experiences to ``[T, M, E]``, with zeros at steps that are not ``valid
-    [T, M, E]``."""
+    """Undo `make_table`: convert ``values [M, N]`` of experiences to ``[T, M, E]``, with zeros at steps that are not
+    ``valid [T, M, E]``."""
     counts = valid.sum((0, 2)).tolist()  # [M]
     without_padding = torch.cat([row[:count] for row, count in zip(values, counts, strict=True)])
     valid_by_episode = valid.movedim(0, 2)  # [M, E, T], so that the mask selects one episode after another

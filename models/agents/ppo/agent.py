@@ -12,8 +12,8 @@ The algorithm is as in CleanRL and stable-baselines3, with three deviations:
 
 Tests are greedy. With ``test_noise`` actions in tests are sampled, in a search with the same random numbers for all
 members. With ``intrinsic``, novelty bonuses are added to the rewards of a rollout (`models.curiosity`). The networks
-behind the bonus are trained on each minibatch together with its computation, but after it in the code of Ferreira et
-al. 2022.
+that compute the bonus are trained on a minibatch while its bonuses are computed. In the code of Ferreira et al. 2022,
+they are trained afterwards.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.ppo.config import Config
-from models.agents.ppo.networks import ActorCritic, PlayPolicy, noise_of
+from models.agents.ppo.networks import ActorCritic, PlayPolicy, make_noise
 from models.contract import Command, GreedyNetwork, InnerAgent
 from models.layers import exp
-from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardized
+from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardize
 from models.moments import Moments
 from models.optim import LockstepAdam, clip_gradients
 from models.replay import ReplayBuffer
@@ -36,7 +36,7 @@ from models.trajectory import gae
 from models.varied import groups
 from understudy.policy import CLIP_LIMIT
 
-_INITIAL_COUNT = 1e-4  # of moments, as in the wrappers of Gymnasium and stable-baselines3
+_INITIAL_COUNT = 1e-4  # initial count of moments, as in Gymnasium and stable-baselines3
 # Statistics of a minibatch, in the order of `Agent.logged`.
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
@@ -84,7 +84,7 @@ class Agent(InnerAgent):
         columns = {"obs": obs, "next_obs": obs, "action": ((self.network.actions.width,), torch.float32)}
         columns |= {"reward": number, "discount": number, "done": number}
         self.rollout = ReplayBuffer(columns, self.rollout_size, members)
-        self.noise = noise_of(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
+        self.noise = make_noise(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
         self.shuffling = Streams.from_name(seeds, "minibatches")
         self.obs_moments = Moments(members, spaces.obs_shape, _INITIAL_COUNT) if config.normalize_obs else None
         self.return_moments = Moments(members, (), _INITIAL_COUNT) if config.normalize_reward else None
@@ -92,7 +92,7 @@ class Agent(InnerAgent):
         self.logged = {name: torch.full((members,), torch.nan) for name in (*STATISTICS, "explained_variance")}
         if config.max_grad_norm is not None:
             self.logged["grad_norm"] = torch.full((members,), torch.nan)
-        self._skipped_updates = torch.zeros(members, dtype=torch.int64)  # since the last call of `updates`
+        self._skipped_updates = torch.zeros(members, dtype=torch.int64)  # number since the last call of `updates`
         self.loss = torch.full((members,), torch.nan)
         self._raw_action = torch.empty(0)  # actions of the current step, before clipping
 
@@ -100,14 +100,14 @@ class Agent(InnerAgent):
     def act(self, obs: Tensor) -> Tensor:
         """Update the moments of observations. Return sampled actions for ``obs [M, E, O]``, clipped to the bounds."""
         self.steps += 1
-        parts = self.network.parts(self.flat_parameters)
+        views = self.network.views(self.flat_parameters)
         if self.obs_moments is not None:
             self.obs_moments.add(obs)
-            # The parts are views, so this writes the moments into ``flat_parameters``.
-            parts.mean.copy_(self.obs_moments.mean)
-            parts.scale.copy_(self.obs_moments.scale())
+            # This writes the moments into ``flat_parameters``.
+            views.mean.copy_(self.obs_moments.mean)
+            views.scale.copy_(self.obs_moments.scale())
         noise = self.noise.next()["action"]
-        self._raw_action = self.network.sample(self.flat_parameters, parts.normalised(obs), noise)
+        self._raw_action = self.network.sample(self.flat_parameters, views.normalise(obs), noise)
         return self.network.actions.clip(self._raw_action)
 
     def observe(
@@ -122,11 +122,11 @@ class Agent(InnerAgent):
             self.return_moments.add(self.discounted_sum)
             reward = (reward * self.return_moments.scale().unsqueeze(1)).clamp(-CLIP_LIMIT, CLIP_LIMIT)
             self.discounted_sum = self.discounted_sum.masked_fill(done, 0.0)
-        parts = self.network.parts(self.flat_parameters)
+        views = self.network.views(self.flat_parameters)
         raw_action = self._raw_action.float().view(*reward.shape, -1)  # [M, E, 1] or [M, E, A]
-        numbers = {"reward": reward, "discount": discount, "done": done.float()}
-        observations = {"obs": parts.normalised(obs), "next_obs": parts.normalised(next_obs)}
-        self.rollout.add(**observations, action=raw_action, **numbers)
+        scalars = {"reward": reward, "discount": discount, "done": done.float()}
+        observations = {"obs": views.normalise(obs), "next_obs": views.normalise(next_obs)}
+        self.rollout.add(**observations, action=raw_action, **scalars)
         self.episodes += done.sum(1)
 
     def learn(self) -> Tensor:
@@ -137,17 +137,17 @@ class Agent(InnerAgent):
         config, batch = self.config, self.rollout_batch()
         active = torch.ones(self.members, dtype=torch.bool)
         for _ in range(config.ppo_epochs):
-            statistics: list[dict[str, Tensor]] = []  # of each minibatch, {name: [M]}
-            evaluated: list[Tensor] = []  # for each minibatch, the members that computed its statistics, [M] bool
+            statistics: list[dict[str, Tensor]] = []  # {name: [M]} for each minibatch
+            evaluated_members: list[Tensor] = []  # [M] bool for each minibatch, the members that its statistics include
             # All passes sample permutations, even if no member needs them. So the random numbers of a member do not
             # depend on the other members.
             for minibatch in self._minibatches(batch):
                 if active.any():
-                    evaluated.append(active.clone())
+                    evaluated_members.append(active.clone())
                     statistics.append(self.update(minibatch, active))
                 self._skipped_updates += ~active
             if statistics:
-                self._log_means(statistics, torch.stack(evaluated, 1))
+                self._log_means(statistics, torch.stack(evaluated_members, 1))
         value_term = config.vf_coef * self.logged["value_loss"]
         entropy_term = config.ent_coef * self.logged["entropy"]
         self.loss = self.logged["policy_loss"] + value_term - entropy_term
@@ -165,15 +165,15 @@ class Agent(InnerAgent):
         value, log_prob, _ = self.network.evaluate_actions(self.flat_parameters, obs, action)
         next_value = self.network.value(self.flat_parameters, next_obs)
 
-        def by_step(tensor: Tensor) -> Tensor:
+        def split_steps(tensor: Tensor) -> Tensor:
             return tensor.unflatten(1, (-1, self.envs))  # [M, T, E]
 
         advantage = gae(
-            by_step(reward),
-            by_step(value),
-            by_step(next_value),
-            by_step(self.config.discount * columns["discount"]),
-            by_step(columns["done"] > 0),
+            split_steps(reward),
+            split_steps(value),
+            split_steps(next_value),
+            split_steps(self.config.discount * columns["discount"]),
+            split_steps(columns["done"] > 0),
             self.config.gae_lambda,
         ).flatten(1)
         returns = advantage + value
@@ -202,7 +202,7 @@ class Agent(InnerAgent):
         """Return the loss ``[M]`` of a minibatch, and its terms and other statistics, ``{name: [M]}``."""
         config = self.config
         value, log_prob, entropy = self.network.evaluate_actions(self.flat_parameters, batch.obs, batch.action)
-        advantage = standardized(batch.advantage) if config.normalize_advantage else batch.advantage
+        advantage = standardize(batch.advantage) if config.normalize_advantage else batch.advantage
         log_ratio = log_prob - batch.log_prob
         ratio = exp(log_ratio)
         policy_loss = clipped_surrogate(ratio, advantage, config.clip_range)
@@ -224,14 +224,14 @@ class Agent(InnerAgent):
         for rows in order.split(self.batch_size, 1):  # [M, B]
             yield Batch(*(tensor[members, rows] for tensor in batch))
 
-    def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
-        """Write the means of ``statistics`` over K minibatches, ``{name: [M]}`` each, to ``logged``. ``evaluated [M,
-        K]`` bool marks the minibatches that count for a member. If none does, its logged values do not change."""
-        counts = evaluated.sum(1)
+    def _log_means(self, statistics: list[dict[str, Tensor]], mask: Tensor) -> None:
+        """Write the means of ``statistics`` over K minibatches, ``{name: [M]}`` each, to ``logged``. ``mask [M, K]``
+        marks the minibatches that count for a member. If no minibatch does, its logged values do not change."""
+        counts = mask.sum(1)
         for name in statistics[0]:
             values = torch.stack([minibatch[name] for minibatch in statistics], 1)
             # A running sum adds one by one, so that its rounding does not depend on the other members' minibatches.
-            total = values.masked_fill(~evaluated, 0.0).cumsum(1)[:, -1]
+            total = values.masked_fill(~mask, 0.0).cumsum(1)[:, -1]
             self.logged[name] = torch.where(counts > 0, total / counts, self.logged[name])
 
     def _novelty(self, *columns: Tensor) -> Tensor:
@@ -250,53 +250,54 @@ class Agent(InnerAgent):
         """The step that completes the first rollout, counted over all environments of a member."""
         return self.rollout_size
 
-    def learning(self) -> Tensor:
+    def learning_members(self) -> Tensor:
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
     def _count_minibatches(self, steps: int) -> int:
-        """Return the number of minibatches in all passes over the rollouts that the latest ``steps`` completed."""
+        """Return the number of minibatches in all passes over the rollouts that ended in the latest ``steps`` steps."""
         previous_steps = self.steps - steps
         num_rollouts = self.steps // self.rollout_steps - previous_steps // self.rollout_steps
         minibatches_per_pass = -(-self.rollout_size // self.batch_size)  # rounded up
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
-    def updates(self, steps: int, learned: Tensor) -> Tensor:
+    def updates(self, steps: int, learning_steps: Tensor) -> Tensor:
         """Return the number of updates of each member in the latest ``steps`` steps, ``[M]``. Minibatches that a member
-        has skipped (``target_kl``) do not count. Reset the count of skipped minibatches. Of ``learned [M]`` only
-        the shape and dtype are used."""
-        update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
+        has skipped (``target_kl``) do not count. Reset the count of skipped minibatches. Only shape and dtype of
+        ``learning_steps [M]`` are used."""
+        update_count = torch.full_like(learning_steps, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
 
     @property
     def lr_factor(self) -> float:
-        """Factor on the learning rates in the updates after the latest rollout; 1 before the first."""
+        """Factor on the learning rates in the updates after the latest rollout; 1 before the first rollout."""
         num_rollouts = self.steps // self.rollout_steps  # including the latest, which is complete
         return self.lr_factor_at(max(0, num_rollouts - 1) * self.rollout_steps)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of the latest rollout, NaN before the first."""
+        """Return statistics of the latest rollout, NaN before the first rollout."""
         return {f"train/{name}": values for name, values in self.logged.items()}
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of the policy in units of reward, ``obs [M, B, O] -> [M, B, 1]``."""
-        normalized = self.network.parts(self.flat_parameters).normalised(obs)
-        value = self.network.value(self.flat_parameters, normalized)
+        normalized_obs = self.network.views(self.flat_parameters).normalise(obs)
+        value = self.network.value(self.flat_parameters, normalized_obs)
         if self.return_moments is not None:
             value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        parts = self.network.parts(self.flat_parameters.detach())
-        layers, activations = self.network.actor.of_member(parts.actor, member)
+        """Return the actor of ``member``, with the moments of observations if these are normalised."""
+        views = self.network.views(self.flat_parameters.detach())
+        layers, activations = self.network.actor.member_network(views.actor, member)
         head = "argmax"
         if isinstance(self.spaces.actions, Continuous):
             head = "scale" if self.config.scale_actions else "clip"
-        moments = (parts.mean[member], parts.scale[member]) if self.config.normalize_obs else None
+        moments = (views.mean[member], views.scale[member]) if self.config.normalize_obs else None
         return GreedyNetwork(layers, activations, head, moments)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> PlayPolicy:
-        """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``."""
+        """Return the greedy policy or, with ``test_noise``, a policy that samples actions by ``streams``."""
         return PlayPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
     def with_weights(self, flat_parameters: Tensor) -> PlayPolicy:
@@ -305,9 +306,9 @@ class Agent(InnerAgent):
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
         """Return the most likely actions for ``obs [M, E, O]``, clipped to the bounds. ``streams`` have no effect."""
-        network, parts = self.network, self.network.parts(flat_parameters)
-        outputs = network.actor(parts.actor, network.features(parts, parts.normalised(obs)))
-        return network.actions.clip(network.actions.best(outputs))
+        network, views = self.network, self.network.views(flat_parameters)
+        outputs = network.actor(views.actor, network.features(views, views.normalise(obs)))
+        return network.actions.clip(network.actions.greedy_action(outputs))
 
     def count_steps(self, steps: int) -> None:
         super().count_steps(steps)

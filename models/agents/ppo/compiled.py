@@ -1,8 +1,10 @@
 """PPO in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops, and describes their
-arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment.
-Only some settings are supported (`can_compile`). Importing this requires Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Its docstring describes
+the arguments of all functions here: ``agent`` is `Members`, ``work`` is `Work`, ``m``, ``e`` and ``t`` are a member, an
+environment and a step. ``params [D]`` are the parameters of a member. Networks compute matrices ``[rows, columns]``
+with a step of the minibatch in each column. Only some settings are supported (`can_compile`). Importing this requires
+Numba.
 """
 
 from collections import namedtuple
@@ -41,23 +43,23 @@ class Members(NamedTuple):
     actor: nets.Net
     critic: nets.Net
     scales_at: int  # position in ``flat_parameters`` of the logarithms of standard deviations
-    moments_at: int  # position in ``flat_parameters`` of the moments of observations (`nets.normalized`), or -1
+    moments_at: int  # position in ``flat_parameters`` of the moments of observations (`nets.normalize`), or -1
     flat_parameters: Array  # [M, D]
-    mean: Array  # [M, D], of `LockstepAdam`
-    square: Array  # [M, D], of `LockstepAdam`
+    mean: Array  # [M, D], means of gradients in `LockstepAdam`
+    square: Array  # [M, D], means of squared gradients in `LockstepAdam`
     update_count: int  # number of updates so far, equal for all members
-    lr: Array  # [M]
-    episodes: Array  # [M], finished
-    loss: Array  # [M]
-    statistics: Array  # [M, 7], of the latest rollout; see `POLICY_LOSS`
+    lr: Array  # [M], learning rates
+    episodes: Array  # [M], number of finished episodes
+    loss: Array  # [M], loss of the latest rollout
+    statistics: Array  # [M, 7], statistics of the latest rollout, at the positions `POLICY_LOSS` to `GRAD_NORM`
     table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action, reward, discount, done
     reward_at: int  # position of the reward in a row of the table
-    steps: int  # before the block
-    rollout_steps: int  # of a rollout
+    steps: int  # number of steps before the block
+    rollout_steps: int  # number of steps of a rollout
     action: Array  # [M, T, E, A], Gumbel or normal noise
     raw_action: Array  # [M, E, A], continuous actions of the current step before clipping
-    obs_moments: RunningMoments  # of observations
-    return_moments: RunningMoments  # of ``discounted_sum``
+    obs_moments: RunningMoments  # moments of observations
+    return_moments: RunningMoments  # moments of ``discounted_sum``
     discounted_sum: Array  # [M, E], discounted sums of rewards
     orders: Array  # [M, R, passes, N], permutations for R rollouts that end in the block; N is 0 if unshuffled
     lr_factors: Array  # [R], factors on the learning rate
@@ -163,8 +165,8 @@ def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one member."""
     num_rows, batch_size = len(agent.table), agent.batch_size
     return Work(
-        scratch=np.empty((2, agent.actor.widest), np.float32),  # for `single`
-        continuous_action=np.empty(agent.action_size, np.float32),  # after clipping
+        scratch=np.empty((2, agent.actor.widest), np.float32),  # memory of `forward_one`
+        continuous_action=np.empty(agent.action_size, np.float32),  # the action after clipping
         actor=nets.make_layers(agent.actor, batch_size),
         critic=nets.make_layers(agent.critic, batch_size),
         value=np.empty(num_rows, np.float32),
@@ -190,7 +192,8 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
 
 @compiled
 def _add_to_moments(moments, m, i, values):
-    """Add ``values [E]`` to number ``i`` of the moments of member ``m``, without their count (`Moments.add`)."""
+    """Add ``values [E]`` to number ``i`` of member ``m`` in ``moments`` (`RunningMoments`), but do not count them
+    (`Moments.add`)."""
     total, square = 0.0, 0.0
     for e in range(len(values)):
         total += values[e]
@@ -204,12 +207,13 @@ def _add_to_moments(moments, m, i, values):
 
 @compiled
 def _moments_scale(moments, m, i):
-    """Return the factor that scales number ``i`` of member ``m`` to variance 1 (`Moments.scale`)."""
+    """Return the factor that scales number ``i`` of member ``m`` in ``moments`` to variance 1 (`Moments.scale`)."""
     return np.float32(1 / np.sqrt(moments.square[m, i] / moments.num_arrays[m] + EPS))
 
 
 def begin_step(agent, work, m, obs):
-    """Update the moments of observations by ``obs [E, O]``, and copy them to the parameters (`Agent.act`)."""
+    """Update the moments of observations by ``obs [E, O]``, and copy them to the parameters (`Agent.act`).
+    `control.loops.compiled` describes the arguments."""
     if agent.moments_at >= 0:
         params = agent.flat_parameters[m]
         for i in range(agent.obs_size):
@@ -222,7 +226,8 @@ def begin_step(agent, work, m, obs):
 
 def choose(agent, work, m, t, e, obs, state):
     """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is
-    written to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``."""
+    written to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``.
+    `control.loops.compiled` describes the arguments."""
     params = agent.flat_parameters[m]
     # The outputs are in ``work.scratch[row]``.
     row = nets.normalized_outputs_row(agent.actor, params, agent.moments_at, obs, work.scratch)
@@ -240,13 +245,14 @@ def choose(agent, work, m, t, e, obs, state):
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write the step into the rollout (`Agent.observe`), with normalised observations and a continuous action before
-    clipping. `improve` normalises the rewards of all environments together."""
+    clipping. `improve` normalises the rewards of all environments together. `control.loops.compiled` describes the
+    arguments."""
     envs, params = agent.action.shape[2], agent.flat_parameters[m]
     rollout_step = (agent.steps + t) % agent.rollout_steps
     row = agent.table[rollout_step * envs + e, m]
     for i in range(agent.obs_size):
-        row[i] = nets.normalized(params, agent.moments_at, obs, i)
-        row[agent.obs_size + i] = nets.normalized(params, agent.moments_at, next_obs, i)
+        row[i] = nets.normalize(params, agent.moments_at, obs, i)
+        row[agent.obs_size + i] = nets.normalize(params, agent.moments_at, next_obs, i)
     position = 2 * agent.obs_size
     if agent.action_size:
         position = nets.write_values(row, position, agent.raw_action[m, e])
@@ -275,9 +281,10 @@ def _normalize_rewards(agent, m, t):
 
 
 @compiled
-def _run(agent, net, layers, m, minibatch, count, obs_at):
+def _run_network(agent, net, layers, m, minibatch, count, obs_at):
     """Run the network ``net`` of member ``m`` on the observations in the rows ``minibatch[:count]`` of the rollout, and
-    on 0 in the remaining columns of ``layers``. ``obs_at`` is 0, or O for the next observations."""
+    on 0 in the remaining columns of its memory ``layers`` (`nets.Layers`). ``obs_at`` is 0, or O for the next
+    observations."""
     for i in range(agent.obs_size):
         for column in range(count):
             layers.acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
@@ -288,16 +295,16 @@ def _run(agent, net, layers, m, minibatch, count, obs_at):
 
 @compiled
 def _log_prob(agent, work, params, row, m, column):
-    """Return the log-probability of the action in ``row`` of the rollout (`Categorical.log_prob`, `Gaussian.log_prob`).
-    The actor's outputs for this row are in ``column`` of the last layer of ``work.actor.acts``. Logits are replaced by
-    log-probabilities."""
+    """Return the log-probability of the action of member ``m`` in ``row`` of the rollout, with the parameters ``params
+    [D]`` (`Categorical.log_prob`, `Gaussian.log_prob`). The actor's outputs for this row are in ``column`` of the last
+    layer of ``work.actor.acts``. Logits are replaced by log-probabilities."""
     outputs, action_at = work.actor.acts[len(agent.actor.sizes) - 1], 2 * agent.obs_size
     if agent.action_size:
         log_prob = np.float32(0)
         for i in range(agent.action_size):
             log_std = params[agent.scales_at + i]
-            normalized = (agent.table[row, m, action_at + i] - outputs[i, column]) / np.exp(log_std)
-            log_prob -= np.float32(0.5) * normalized * normalized + log_std + _HALF_LOG_2PI
+            z = (agent.table[row, m, action_at + i] - outputs[i, column]) / np.exp(log_std)
+            log_prob -= np.float32(0.5) * z * z + log_std + _HALF_LOG_2PI
         return log_prob
     max_logit = outputs[0, column]
     for action in range(1, agent.num_actions):
@@ -316,16 +323,16 @@ def _evaluate_rollout(agent, work, m):
     """Write log-probabilities, values, and values of the next observations of all N rows of the rollout to ``work``,
     with the weights before the updates (`Agent.rollout_batch`)."""
     params, num_rows, value_layer = agent.flat_parameters[m], len(work.value), len(agent.critic.sizes) - 1
-    for first in range(0, num_rows, agent.batch_size):  # in pieces of ``count`` rows, in the memory for minibatches
+    for first in range(0, num_rows, agent.batch_size):  # pieces of ``count`` rows fit into the memory for minibatches
         count = min(agent.batch_size, num_rows - first)
         for column in range(count):
             work.minibatch[column] = first + column
-        _run(agent, agent.actor, work.actor, m, work.minibatch, count, 0)
-        _run(agent, agent.critic, work.critic, m, work.minibatch, count, 0)
+        _run_network(agent, agent.actor, work.actor, m, work.minibatch, count, 0)
+        _run_network(agent, agent.critic, work.critic, m, work.minibatch, count, 0)
         for column in range(count):
             work.log_prob[first + column] = _log_prob(agent, work, params, first + column, m, column)
             work.value[first + column] = work.critic.acts[value_layer, 0, column]
-        _run(agent, agent.critic, work.critic, m, work.minibatch, count, agent.obs_size)
+        _run_network(agent, agent.critic, work.critic, m, work.minibatch, count, agent.obs_size)
         for column in range(count):
             work.next_value[first + column] = work.critic.acts[value_layer, 0, column]
 
@@ -364,7 +371,7 @@ def _explained_variance(work):
 @compiled
 def _write_minibatch_advantages(agent, work, count):
     """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``. With
-    ``normalize_advantage``, they are normalised over the minibatch (`models.losses.standardized`)."""
+    ``normalize_advantage``, they are normalised over the minibatch (`models.losses.standardize`)."""
     mean, square_sum = np.float32(0), np.float32(0)
     for column in range(count):
         work.minibatch_advantage[column] = work.advantage[work.minibatch[column]]
@@ -405,9 +412,9 @@ def _gaussian_gradient(agent, work, m, column, log_prob_grad):
     for i in range(agent.action_size):
         std = np.exp(params[agent.scales_at + i])
         mean, action = work.actor.acts[last, i, column], agent.table[row, m, 2 * agent.obs_size + i]
-        normalized = (action - mean) / std
-        work.actor.grads[last, i, column] = log_prob_grad * normalized / std
-        work.grad[agent.scales_at + i] += log_prob_grad * (normalized * normalized - _ONE)
+        z = (action - mean) / std
+        work.actor.grads[last, i, column] = log_prob_grad * z / std
+        work.grad[agent.scales_at + i] += log_prob_grad * (z * z - _ONE)
 
 
 @compiled
@@ -418,7 +425,7 @@ def _policy_loss(agent, work, m, count, row_weight):
     ``work.grad``. Replace logits in ``work.actor.acts`` by log-probabilities."""
     params, last = agent.flat_parameters[m], len(agent.actor.sizes) - 1
     outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
-    low, high = _ONE - agent.clip_range, _ONE + agent.clip_range  # of the ratio
+    low, high = _ONE - agent.clip_range, _ONE + agent.clip_range  # bounds of the ratio
     entropy_sum, kl_sum, num_clipped = np.float32(0), np.float32(0), np.float32(0)
     entropy_grad = -agent.ent_coef * row_weight  # d loss / d entropy
     gradient[:] = np.float32(0)
@@ -433,14 +440,14 @@ def _policy_loss(agent, work, m, count, row_weight):
         num_clipped += np.float32(abs(ratio - _ONE) > agent.clip_range)
         surrogate = ratio * work.minibatch_advantage[column]
         clipped_surrogate = nets.clip(ratio, low, high) * work.minibatch_advantage[column]
-        is_unclipped = surrogate <= clipped_surrogate  # the smaller one counts; a clipped ratio has no gradient
+        is_unclipped = surrogate <= clipped_surrogate  # the smaller value counts; a clipped ratio has no gradient
         log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
         if agent.action_size:
             _gaussian_gradient(agent, work, m, column, log_prob_grad)
         else:
-            taken = int(agent.table[row, m, 2 * agent.obs_size])  # a row: obs, next_obs, action, ...
-            entropy = _categorical_gradient(agent, outputs, gradient, column, taken, log_prob_grad, entropy_grad)
+            taken_action = int(agent.table[row, m, 2 * agent.obs_size])  # a row: obs, next_obs, action, ...
+            entropy = _categorical_gradient(agent, outputs, gradient, column, taken_action, log_prob_grad, entropy_grad)
         entropy_sum += entropy
     work.statistics[POLICY_LOSS] += loss * row_weight
     work.statistics[ENTROPY] += entropy_sum * row_weight
@@ -493,7 +500,7 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
     # Adam's decay rates are 0.9 and 0.999. Step size and root include the corrections of the bias.
     size = np.float32(lr_factor * agent.lr[m] / (1 - 0.9**update_number))
     root, eps = np.float32((1 - 0.999**update_number) ** 0.5), agent.adam_eps
-    mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient
+    mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # weights of the new gradient
     for i in range(len(grad)):
         mean[i] += mean_weight * (grad[i] - mean[i])
         square[i] = np.float32(0.999) * square[i] + square_weight * grad[i] * grad[i]
@@ -505,8 +512,8 @@ def _minibatch_loss(agent, work, m, count):
     """Return the loss of the minibatch of the rows ``work.minibatch[:count]``, and write its gradient to
     ``work.grad``."""
     params, row_weight = agent.flat_parameters[m], _ONE / np.float32(count)
-    _run(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
-    _run(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)
+    _run_network(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
+    _run_network(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)
     _write_minibatch_advantages(agent, work, count)
     loss = _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
     nets.backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)

@@ -18,7 +18,7 @@ from understudy.policy import CLIP_LIMIT
 
 
 class Categorical:
-    """Distribution of A discrete actions: the softmax of their logits. It has no ``log_std``."""
+    """Distribution of A discrete actions: the softmax of their logits. ``log_std`` is empty and not used."""
 
     width = 1
     initial_log_std = torch.empty(0)
@@ -29,10 +29,10 @@ class Categorical:
 
     def sample(self, logits: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         """Sample actions ``[M, E]`` from ``logits [M, E, A]`` by Gumbel ``noise [M, E, A]``: the argmax of their sum is
-        a sample of the softmax. ``log_std`` is not used."""
+        a sample of the softmax."""
         return (logits + noise).argmax(2)
 
-    def best(self, logits: Tensor) -> Tensor:
+    def greedy_action(self, logits: Tensor) -> Tensor:
         """Return the most likely actions, ``logits [M, E, A] -> [M, E]``."""
         return logits.argmax(2)
 
@@ -50,7 +50,8 @@ class Categorical:
 
 
 class Gaussian:
-    """Distribution of vectors of A independent normal numbers. Means depend on the state, standard deviations do not.
+    """Distribution of vectors of A independent normal numbers. Means depend on the state, but ``log_std [M, A]``, the
+    logarithms of their standard deviations, do not.
     Actions are stored before clipping; the environment gets them clipped to its bounds. If ``scaled``, stored actions
     are relative to the middle of the bounds, in units of half their distance."""
 
@@ -65,7 +66,7 @@ class Gaussian:
         """Sample vectors ``[M, E, A]`` from ``mean [M, E, A]`` and standard normal ``noise [M, E, A]``."""
         return mean + exp(log_std).unsqueeze(1) * noise
 
-    def best(self, mean: Tensor) -> Tensor:
+    def greedy_action(self, mean: Tensor) -> Tensor:
         """Return the means ``[M, E, A]`` as actions."""
         return mean
 
@@ -79,7 +80,7 @@ class Gaussian:
 
     def log_prob(self, mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
         """Return log-probabilities ``[M, B]`` of ``action [M, B, A]``, for ``mean [M, B, A]``."""
-        z = (action - mean) / exp(log_std).unsqueeze(1)  # in standard deviations from the mean
+        z = (action - mean) / exp(log_std).unsqueeze(1)  # distance from the mean in standard deviations
         return -(gaussian_nll(z, torch.zeros_like(z)) + log_std.unsqueeze(1)).sum(2)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class Gaussian:
 Actions = Categorical | Gaussian
 
 
-def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
+def make_noise(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
     """Return the random numbers for actions in ``envs`` environments: ``{"action": [M, envs, A]}`` for each step."""
     return NoiseBlocks(streams, [(type(actions).noise, {"action": (envs, actions.num_outputs)})])
 
@@ -99,18 +100,18 @@ def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # gains of the initial weights of the last layers (Huang et al. 2022, detail 2)
 
 
-class Parts(NamedTuple):
+class Views(NamedTuple):
     """Views of parameters ``[M, D]``. ``mean`` and ``scale`` of observations are ``[M, O]``, or ``[M, 0]`` if
     observations are not normalised. ``scale`` is 1 / standard deviation."""
 
     actor: Tensor  # weights of the policy network
     critic: Tensor  # weights of the value network
-    log_std: Tensor  # of continuous actions
+    log_std: Tensor  # logarithms of standard deviations of continuous actions
     trunk: Tensor  # weights of the convolutions that policy and values share, [M, 0] without images
     mean: Tensor
     scale: Tensor
 
-    def normalised(self, obs: Tensor) -> Tensor:
+    def normalise(self, obs: Tensor) -> Tensor:
         """Return ``obs [M, B, O]``, normalised and clipped if the parameters include ``mean`` and ``scale``."""
         if self.mean.shape[1] == 0:
             return obs
@@ -135,7 +136,7 @@ class ActorCritic:
             raise SettingError(f"{settings}, but the environment shows images; allowed: false and none")
         hidden = member_config.hidden_sizes
         self._make_trunk = partial(trunk, spaces, config.conv_channels)  # returns convolutions and their output size
-        self.trunk, inputs = self._make_trunk(Streams([0]))  # only the architecture is used, so any seed will do
+        self.trunk, inputs = self._make_trunk(Streams([0]))  # any seed will do, because its weights are not used
         num_trunk = sum(param.shape[1] for param in self.trunk.parameters())
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
@@ -143,11 +144,11 @@ class ActorCritic:
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         num_moments = inputs if config.normalize_obs else 0
         num_log_std = len(self.actions.initial_log_std)
-        # Sizes of the parts of a row, without the zeros. The last two are not trained.
-        self.part_sizes = [self.actor.size, self.critic.size, num_log_std, num_trunk, num_moments, num_moments]
-        self.padding = -sum(self.part_sizes) % BLOCK
+        # Sizes of the `Views` of a row, without the zeros. The last two are not trained.
+        self.view_sizes = [self.actor.size, self.critic.size, num_log_std, num_trunk, num_moments, num_moments]
+        self.padding = -sum(self.view_sizes) % BLOCK
         # Position of the means of observations in a row, which their scales follow; -1 without them.
-        self.moments_at = sum(self.part_sizes[:-2]) if num_moments else -1
+        self.moments_at = sum(self.view_sizes[:-2]) if num_moments else -1
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, D]`` from each member's stream."""
@@ -157,7 +158,7 @@ class ActorCritic:
         trunk_weights = [param.detach() for param in trunk.parameters()]
         members = len(streams)
         log_std = self.actions.initial_log_std.expand(members, -1)
-        *_, num_means, num_scales = self.part_sizes
+        *_, num_means, num_scales = self.view_sizes
         means, scales = torch.zeros(members, num_means), torch.ones(members, num_scales)
         padding = torch.zeros(members, self.padding)
         return torch.cat([actor, critic, log_std, *trunk_weights, means, scales, padding], 1)
@@ -171,35 +172,36 @@ class ActorCritic:
             output_weight.mul_(gain / RELU_GAIN)  # `Orthogonal` has the gain RELU_GAIN
         return flat
 
-    def parts(self, flat: Tensor) -> Parts:
-        """Split parameters ``[M, D]`` into views of the networks' weights and other parts."""
-        *parts, _padding = flat.split([*self.part_sizes, self.padding], 1)
-        return Parts(*parts)
+    def views(self, flat: Tensor) -> Views:
+        """Return views of the networks' weights and of other parameters in ``flat [M, D]``."""
+        *views, _padding = flat.split([*self.view_sizes, self.padding], 1)
+        return Views(*views)
 
-    def features(self, parts: Parts, obs: Tensor) -> Tensor:
-        """Return the inputs of both networks: normalised ``obs [M, B, *O]``, or features of images."""
-        return self.trunk(obs, parts.trunk) if parts.trunk.shape[1] else obs  # type: ignore[no-any-return]
+    def features(self, views: Views, obs: Tensor) -> Tensor:
+        """Return the inputs of both networks: normalised ``obs [M, B, *O]``, or features of images, computed with the
+        weights in ``views``."""
+        return self.trunk(obs, views.trunk) if views.trunk.shape[1] else obs  # type: ignore[no-any-return]
 
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
         """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping to the bounds."""
-        parts = self.parts(flat)
-        outputs = self.actor(parts.actor, self.features(parts, obs))
-        return self.actions.sample(outputs, parts.log_std, noise)
+        views = self.views(flat)
+        outputs = self.actor(views.actor, self.features(views, obs))
+        return self.actions.sample(outputs, views.log_std, noise)
 
     def value(self, flat: Tensor, obs: Tensor) -> Tensor:
         """Return the critic's values of normalised observations, ``[M, B, O] -> [M, B]``."""
-        parts = self.parts(flat)
-        return self.critic(parts.critic, self.features(parts, obs)).squeeze(2)
+        views = self.views(flat)
+        return self.critic(views.critic, self.features(views, obs)).squeeze(2)
 
     def evaluate_actions(self, flat: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and log-probabilities, ``[M, B]`` each, and the mean entropy of the policy ``[M]``, for
         normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping; W is 1 for discrete actions, else A."""
-        parts = self.parts(flat)
-        features = self.features(parts, obs)
-        outputs = self.actor(parts.actor, features)
-        log_prob = self.actions.log_prob(outputs, parts.log_std, action)
-        value = self.critic(parts.critic, features).squeeze(2)
-        return value, log_prob, self.actions.entropy(outputs, parts.log_std)
+        views = self.views(flat)
+        features = self.features(views, obs)
+        outputs = self.actor(views.actor, features)
+        log_prob = self.actions.log_prob(outputs, views.log_std, action)
+        value = self.critic(views.critic, features).squeeze(2)
+        return value, log_prob, self.actions.entropy(outputs, views.log_std)
 
 
 class PlayPolicy(AgentPolicy):
@@ -210,10 +212,11 @@ class PlayPolicy(AgentPolicy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        """Return sampled or greedy actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``, clipped to the bounds."""
         if self.streams is None:
             return super().act(obs)
         network: ActorCritic = self.agent.network
         if self.noise is None:
-            self.noise = noise_of(network.actions, self.streams, obs.shape[1])
-        normalised_obs = network.parts(self.flat_parameters).normalised(obs)
+            self.noise = make_noise(network.actions, self.streams, obs.shape[1])
+        normalised_obs = network.views(self.flat_parameters).normalise(obs)
         return network.actions.clip(network.sample(self.flat_parameters, normalised_obs, self.noise.next()["action"]))

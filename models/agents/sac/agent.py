@@ -15,7 +15,7 @@ from models.optim import polyak_update
 from models.spaces import Spaces
 from models.streams import Draw, Streams
 
-LOG_STD_BOUNDS = (-20.0, 2.0)  # as in the authors' code
+LOG_STD_BOUNDS = (-20.0, 2.0)  # bounds of the authors' code
 
 
 class Agent(TwinCriticAgent):
@@ -25,7 +25,7 @@ class Agent(TwinCriticAgent):
     algorithm 1. The logarithm of alpha is an additional weight of the actor. As in common implementations, the gradient
     is with respect to this logarithm."""
 
-    update_numbers = (*TwinCriticAgent.update_numbers, "now")  # "now": for the actor's actions in the minibatch
+    random_number_names = (*TwinCriticAgent.random_number_names, "now")  # "now" samples the actor's actions
     metric_names = (*TwinCriticAgent.metric_names, "entropy", "entropy_temperature")
     outputs_per_action = 2  # a mean and a ``log_std``
 
@@ -71,15 +71,16 @@ class Agent(TwinCriticAgent):
         A]`` and their log-probabilities ``[M, B]``."""
         return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
 
-    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
+        """Update actor, temperature and target critics (`OffPolicyAgent.finish_update`)."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:
             loss = loss + temperature_loss(self.flat_parameters[:, -1], log_prob, self.target_entropy)
         loss.sum().backward()
-        self.optimizer.step(learning)
+        self.optimizer.step(mask)
         critics = self.critics
-        polyak_update(critics.target_parameters, critics.flat_parameters, self.config.tau, learning)
+        polyak_update(critics.target_parameters, critics.flat_parameters, self.config.tau, mask)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and

@@ -36,7 +36,8 @@ make_members = partial(critics.make_members, Members)
 
 @exact_inlined
 def _exploring_action(agent, outputs, m, t, e, i):
-    """Sample coordinate ``i`` of the action from ``outputs`` of the actor (`Agent._explore`)."""
+    """Sample coordinate ``i`` of the action from the actor's ``outputs [2 A]`` (`Agent._explore`).
+    `critics.make_choose` describes the arguments."""
     std = np.exp(clip(outputs[agent.action_size + i], _MIN_LOG_STD, _MAX_LOG_STD))
     return np.tanh(outputs[i] + std * agent.explore[m, t, e, i])
 
@@ -83,7 +84,7 @@ def _write_actor_gradient(agent, work, m, noise):
         work.critic2.grads[value_layer, 0, column] = np.float32(0) if is_first else share
     backward(agent.critic1, critic_params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
     backward(agent.critic2, critic_params, work.critic2, work.grad, need_grad=False, need_input_grad=True)
-    log_alpha_at = len(params) - 1  # after the network's weights
+    log_alpha_at = len(params) - 1  # the position after the network's weights
     log_prob_grad = np.exp(params[log_alpha_at]) / np.float32(batch_size)
     for i in range(action_size):
         for column in range(batch_size):
@@ -109,8 +110,8 @@ def _write_actor_gradient(agent, work, m, noise):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states, minus ``alpha log pi(a'|s')``, to ``work.td_target [B]``
-    (`Agent.next_q`)."""
+    """Write the values of the next states, minus ``alpha log pi(a'|s')``, to ``work.td_target [B]`` (`Agent.next_q`).
+    `models.compiled_critics` describes the arguments."""
     params = agent.actor_learner.flat_parameters[m]
     critics.run_actor_on_next_obs(agent, work, params)
     _sample_actions(agent, work, agent.next[m, t, update])
@@ -123,7 +124,7 @@ def _write_next_values(agent, work, m, t, update):
 @compiled
 def _update(agent, work, m, t, update):
     """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
-    critics' loss."""
+    critics' loss. `models.compiled_critics` describes the arguments."""
     _write_next_values(agent, work, m, t, update)
     loss = critics.update_critics(agent, work, m)
     _write_actor_gradient(agent, work, m, agent.now[m, t, update])

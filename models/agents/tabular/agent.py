@@ -42,7 +42,7 @@ def table_rows(flat_parameters: Tensor, obs: Tensor) -> Tensor:
 
 def best_actions(values: Tensor, tie_breakers: Tensor | None = None) -> Tensor:
     """Return the best actions ``[...]`` according to ``values [..., A]``. If several are equally good, choose the first
-    one or, with ``tie_breakers [..., A]`` (uniform numbers), the one with the largest tie breaker."""
+    action or, with ``tie_breakers [..., A]`` (uniform numbers), the action with the largest tie breaker."""
     if tie_breakers is None:
         return values.argmax(-1)
     is_best = values == values.amax(-1, keepdim=True)
@@ -58,7 +58,7 @@ class Agent(EpsilonGreedy):
     steps of several environments are learned one after another. Initial values are 0.
 
     SARSA has two forms (``backup``). With ``redrawn``, as in the public code of Ferreira et al., the next action is
-    sampled only for the update, and the agent samples another one to act. With ``executed``, as in the textbook, the
+    sampled only for the update, and the agent samples another action to act. With ``executed``, as in the textbook, the
     agent also executes the action of the update, unless the episode has ended. It is chosen before the update.
     """
 
@@ -125,17 +125,17 @@ class Agent(EpsilonGreedy):
             visits = self.visits.gather(1, entries).double()
             reward = reward + (self.config.count_bonus / (visits.sqrt() + 1e-9)).float()  # 1e-9 as in the public code
         if self.curiosity is not None:
-            reward = reward + self.curiosity.rewards(obs, action, next_obs, self.learning())
+            reward = reward + self.curiosity.rewards(obs, action, next_obs, self.learning_members())
         self.episodes += done.sum(1)
         self._transition = entries, next_obs, reward, discount, done
 
-    def learning(self) -> Tensor:
+    def learning_members(self) -> Tensor:
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
         for env in range(self.envs):
             loss = self._update(env)
-        return loss  # of the last environment
+        return loss  # loss of the last environment
 
     def _update(self, env: int) -> Tensor:
         """Update ``Q(s, a)`` of the step of environment ``env``. Return squared TD errors ``[M]``, NaN until a member
@@ -146,7 +146,7 @@ class Agent(EpsilonGreedy):
         if self.config.backup == "max":
             next_action = best_actions(next_values)
         else:
-            random_numbers = {name: numbers[:, only_env] for name, numbers in self.random_numbers.items()}
+            random_numbers = {name: values[:, only_env] for name, values in self.random_numbers.items()}
             next_action = self._epsilon_greedy(next_values, random_numbers, "next_")
             if self.planned is not None:
                 self.planned[:, only_env] = torch.where(done, self.num_actions, next_action)  # A: none is planned
@@ -154,13 +154,13 @@ class Agent(EpsilonGreedy):
         old_q = self.flat_parameters.gather(1, entry)
         td_error = discount * self.discount.unsqueeze(1) * next_q + reward - old_q
         new_q = td_error * (self.lr.unsqueeze(1) * self.lr_factor) + old_q
-        learning = self.learning().unsqueeze(1)
-        self.flat_parameters.scatter_(1, entry, torch.where(learning, new_q, old_q))
-        return td_error.square().masked_fill(~learning, torch.nan).squeeze(1)
+        is_learning = self.learning_members().unsqueeze(1)
+        self.flat_parameters.scatter_(1, entry, torch.where(is_learning, new_q, old_q))
+        return td_error.square().masked_fill(~is_learning, torch.nan).squeeze(1)
 
     @property
     def lr_factor(self) -> float:
-        """The factor on the learning rates in the latest step, or in the first one before any step."""
+        """The factor on the learning rates in the latest step or, before any step, in the first step."""
         return self.lr_factor_at(max(0, self.steps - 1))
 
     def values(self, obs: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class Agent(EpsilonGreedy):
         return GreedyNetwork([(table.T, torch.zeros(table.shape[1]))], [], "argmax")
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first one if several are equally good."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first if several are equally good."""
         return table_rows(flat_parameters, obs).argmax(2)
 
     def load_training_state(self, state: dict[str, Any]) -> None:

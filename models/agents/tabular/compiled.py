@@ -1,9 +1,9 @@
 """Tabular agents in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy
 play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops, and describes their
-arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment.
-Importing this requires Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Its docstring describes
+the arguments of all functions here: ``agent`` is `Members`, ``work`` is `Work`, ``player`` is `Player`, ``m``, ``e``
+and ``t`` are a member, an environment and a step. Importing this requires Numba.
 """
 
 from collections import namedtuple
@@ -17,7 +17,7 @@ from models.compiled import argmax, epsilon, make_record
 from models.contract import AgentPolicy
 from models.machine import Array, compiled, exact
 
-MAX, REDRAWN, EXECUTED = range(3)  # in the order of the choices of the setting ``backup``
+MAX, REDRAWN, EXECUTED = range(3)  # indices of the choices of the setting ``backup``
 
 
 class Members(NamedTuple):
@@ -28,19 +28,19 @@ class Members(NamedTuple):
     visits: Array  # [M, S * A], number of visits, for the count bonus
     planned: Array  # [M, E], the next actions; A if none is chosen yet
     cell: Array  # [M, E], cells before the current step
-    lr: Array  # [M]
+    lr: Array  # [M], learning rates
     lr_factor: Array  # [T], factors on the learning rates
-    discount: Array  # [M]
-    episodes: Array  # [M], finished
-    loss: Array  # [M]
+    discount: Array  # [M], discounts of later rewards
+    episodes: Array  # [M], number of finished episodes
+    loss: Array  # [M], squared TD error of the latest update
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
     action: Array  # [M, T, E], random actions
     ties: Array  # [M, T, E, A], uniform numbers that break ties
-    next_explore: Array  # this and the next two: the same for the action of the update
-    next_action: Array
-    next_ties: Array
-    by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
-    by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
+    next_explore: Array  # ``explore`` for the action of the update
+    next_action: Array  # ``action`` for the action of the update
+    next_ties: Array  # ``ties`` for the action of the update
+    epsilon_by_episode: Array  # epsilon by number of finished episodes; empty if ``epsilon_by_step`` is not
+    epsilon_by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     num_states: int  # S, number of cells
     num_actions: int  # A
     backup: int  # `MAX`, `REDRAWN` or `EXECUTED`
@@ -71,7 +71,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         loss=loss.numpy(),
         lr_factor=np.array([agent.lr_factor_at(agent.steps + t) for t in range(steps)], np.float32),
         **agent.upcoming_epsilon(steps),
-        count_bonus=float(agent.config.count_bonus),  # in float64, as in torch
+        count_bonus=float(agent.config.count_bonus),  # float64, as in torch
     )
 
 
@@ -123,8 +123,9 @@ def _cell(state, obs, cell_indices):
 
 @exact
 def _greedy_action(values, num_actions, ties, m, t, e, cell):
-    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]`` (`best_actions`). ``ties
-    [M, T, E, A]`` is empty if the first of equal actions counts."""
+    """Return the best of the ``num_actions`` actions of member ``m`` in ``cell`` according to ``values [M, S * A]``
+    (`best_actions`). Several equal actions are distinguished by the tie breakers ``ties [M, T, E, A]`` of step ``t`` in
+    environment ``e``. If ``ties`` is empty, the first action counts."""
     cell_values = values[m, cell * num_actions : (cell + 1) * num_actions]
     best = argmax(cell_values, num_actions)
     for action in range(ties.shape[3]):
@@ -134,7 +135,8 @@ def _greedy_action(values, num_actions, ties, m, t, e, cell):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy or the planned action (`Agent.act`). Write the cell to ``agent.cell[m, e]``."""
+    """Return the epsilon-greedy or the planned action (`Agent.act`). Write the cell to ``agent.cell[m, e]``.
+    `control.loops.compiled` describes the arguments."""
     agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
@@ -145,7 +147,7 @@ def choose(agent, work, m, t, e, obs, state):
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Store the step of member ``m`` in environment ``e`` at index ``e`` of the arrays in ``work``, for `improve`
-    (`Agent.observe`). ``state [K]`` is the state after the step. `control.loops.compiled.remember` describes the other
+    (`Agent.observe`). ``state [K]`` is the state after the step. `control.loops.compiled` describes all other
     arguments."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
@@ -169,7 +171,7 @@ def improve(agent, work, m, t):
         cell = work.next_cells[e]
         if agent.backup != MAX and agent.next_explore[m, t, e] < epsilon(agent, m, t):
             action = agent.next_action[m, t, e]
-        else:  # with `MAX`, ``next_ties`` is empty
+        else:  # ``next_ties`` is empty with `MAX`
             action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
         if agent.backup == EXECUTED:  # ``num_actions``: none is planned
             agent.planned[m, e] = num_actions if work.done[e] else action
@@ -184,6 +186,7 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` in the cell of ``obs [S]`` (`Agent.policy_actions`)."""
+    """Return the best action of member ``m`` in the cell of ``obs [S]`` (`Agent.policy_actions`).
+    `control.loops.compiled` describes the arguments."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return argmax(player.rows[row], player.rows.shape[1])

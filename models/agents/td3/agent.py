@@ -47,12 +47,12 @@ class Agent(TwinCriticAgent):
         target actor. ``random_numbers`` are for subclasses."""
         return outputs.tanh()
 
-    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+    def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
         """Update actor and target networks of members whose critics have made a multiple of ``policy_delay``
         updates."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
-        if learning is not None:
-            is_due = is_due & learning
+        if mask is not None:
+            is_due = is_due & mask
         if not is_due.any():
             return
         updated_members = None if is_due.all() else is_due  # None: all members

@@ -29,14 +29,16 @@ make_members = partial(critics.make_members, Members)
 
 @exact_inlined
 def _exploring_action(agent, outputs, m, t, e, i):
-    """Return coordinate ``i`` of the exploring action for ``outputs`` of the actor (`Agent._explore`)."""
+    """Return coordinate ``i`` of the exploring action for the actor's ``outputs [A]`` (`Agent._explore`).
+    `critics.make_choose` describes the arguments."""
     noise = agent.explore[m, t, e, i] * agent.action_std
     return clip(np.tanh(outputs[i]) + noise, -ONE, ONE)
 
 
 @compiled
 def _write_actions(agent, work, m, t, update, is_target):
-    """Write the actor's actions to the first critic's inputs (`Agent._vectors`)."""
+    """Write the actions of the actor that has run to the first critic's inputs (`Agent._vectors`).
+    `critics.make_delayed_improve` describes the arguments."""
     outputs = work.actor.acts[len(agent.actor.sizes) - 1]
     for i in range(agent.action_size):
         for column in range(len(work.td_target)):
@@ -45,9 +47,10 @@ def _write_actions(agent, work, m, t, update, is_target):
 
 @compiled
 def _write_output_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss to the last layer of ``work.actor.grads``."""
+    """Write the gradient of the actor's loss to the last layer of ``work.actor.grads``.
+    `critics.make_delayed_improve` describes the arguments."""
     for i in range(agent.action_size):
-        row = agent.obs_size + i  # of the action in the critic's inputs
+        row = agent.obs_size + i  # row of the action in the critic's inputs
         for column in range(len(work.td_target)):
             action, q_grad = work.critic1.acts[0, row, column], work.critic1.grads[0, row, column]
             work.actor.grads[len(agent.actor.sizes) - 1, i, column] = -q_grad * (ONE - action * action)

@@ -10,8 +10,8 @@ from models.losses import categorical_entropy
 from models.spaces import Discrete
 from models.streams import Draw, Streams
 
-# With ``gumbel_temperature="annealed"`` (Ferreira et al. 2022): the final temperature divided by the initial one, and
-# the number of updates until the final one is reached.
+# With ``gumbel_temperature="annealed"`` (Ferreira et al. 2022): the final temperature divided by the initial
+# temperature, and the number of updates after which the final temperature is reached.
 FINAL_SHARE, ANNEALING_UPDATES = 0.05, 2000
 
 
@@ -28,7 +28,7 @@ class Agent(td3.Agent):
 
     action_kinds = (Discrete,)
     clips_target = False
-    update_numbers = (*td3.Agent.update_numbers, "next_gumbel", "gumbel")
+    random_number_names = (*td3.Agent.random_number_names, "next_gumbel", "gumbel")
     metric_names = (*td3.Agent.metric_names, "entropy")
 
     def _initial_weights(self, streams: Streams) -> Tensor:
@@ -43,7 +43,7 @@ class Agent(td3.Agent):
         noise ``act_gumbel`` samples actions in the environment. In each update, ``next_gumbel`` samples the target
         actor's actions, and ``gumbel`` samples the actor's."""
         act_shape = (self.action_size, self.envs)
-        update_shape = (self.updates_per_step, self.action_size, self.batch)
+        update_shape = (self.updates_per_step, self.action_size, self.batch_size)
         gumbel_shapes = {"act_gumbel": act_shape, "next_gumbel": update_shape, "gumbel": update_shape}
         return [*super()._noise_draws(), (Streams.gumbel, gumbel_shapes)]
 
@@ -65,8 +65,8 @@ class Agent(td3.Agent):
 
     def _sample_vectors(self, logits: Tensor, gumbel: Tensor, weights: Tensor) -> Tensor:
         """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]`` by Gumbel noise ``gumbel
-        [M, A, B]``. With ``gumbel_softmax_hard``, vectors are one-hot, but have the gradient of soft vectors
-        (straight-through)."""
+        [M, A, B]``, with the temperature in the actor's ``weights [M, D]``. With ``gumbel_softmax_hard``, vectors are
+        one-hot, but have the gradient of soft vectors (straight-through)."""
         probs = ((logits + gumbel.transpose(1, 2)) / self.temperature(weights)).softmax(2)
         if not self.config.gumbel_softmax_hard:
             return probs
@@ -101,5 +101,5 @@ class Agent(td3.Agent):
 
 
 def one_hot_argmax(values: Tensor) -> Tensor:
-    """Return 1 at the largest of ``values`` along the last axis (the first of several equal ones), 0 elsewhere."""
+    """Return 1 at the largest of ``values`` along the last axis (the first if several are equal), 0 elsewhere."""
     return torch.zeros_like(values).scatter_(-1, values.argmax(-1, keepdim=True), value=1.0)

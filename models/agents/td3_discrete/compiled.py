@@ -15,13 +15,13 @@ from models import compiled_critics as critics
 from models.agents.td3 import compiled as td3
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
 from models.agents.td3_discrete.agent import Agent as Agent
-from models.compiled import argmax, better, nan_to_zero, outputs_row
+from models.compiled import argmax, is_better, nan_to_zero, outputs_row
 from models.compiled_critics import ONE
 from models.machine import compiled
 
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
-_FIXED, _ANNEALED, _LEARNED = range(3)  # in the order of the choices of the setting ``gumbel_temperature``
+_FIXED, _ANNEALED, _LEARNED = range(3)  # indices of the choices of the setting ``gumbel_temperature``
 _ANNEALED_SHARE, _ANNEALING_UPDATES = np.float32(1 - FINAL_SHARE), np.float32(ANNEALING_UPDATES)
 
 
@@ -55,14 +55,15 @@ def _temperature(agent, m, params):
 
 @compiled
 def _gumbel_softmax(logits, gumbel, column, temperature, probs):
-    """Compute ``softmax((logits + gumbel[:, column]) / temperature)`` for ``logits [A]``, and write it to
-    ``probs[:, column]``. Return the index of the largest probability, the first one if several are equal."""
+    """Compute ``softmax((logits + gumbel[:, column]) / temperature)`` for ``logits [A]`` and ``gumbel [A, columns]``,
+    and write it to ``probs[:, column]``. Return the index of the largest probability, the first if several are
+    equal."""
     num_actions = len(probs)
     max_z = (logits[0] + gumbel[0, column]) / temperature
     for i in range(num_actions):
         z = (logits[i] + gumbel[i, column]) / temperature
         probs[i, column] = z
-        max_z = z if better(z, max_z) else max_z
+        max_z = z if is_better(z, max_z) else max_z
     total = np.float32(0)
     for i in range(num_actions):
         probs[i, column] = np.exp(probs[i, column] - max_z)
@@ -76,7 +77,7 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 def _sample_vectors(agent, work, m, t, update, is_target):
     """Sample action vectors of the actor or, if ``is_target``, of the target actor, from the logits in the last layer
     of ``work.actor.acts`` (`Agent._sample_vectors`). Write the probabilities to ``work.probs [A, B]``, and the vectors
-    to the first critic's inputs."""
+    to the first critic's inputs. `critics.make_delayed_improve` describes the arguments."""
     learner, logits = agent.actor_learner, work.actor.acts[len(agent.actor.sizes) - 1]
     params = learner.target_parameters[m] if is_target else learner.flat_parameters[m]
     gumbel = agent.next_gumbel[m, t, update] if is_target else agent.gumbel[m, t, update]
@@ -84,13 +85,13 @@ def _sample_vectors(agent, work, m, t, update, is_target):
     for column in range(len(work.td_target)):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(agent.action_size):
-            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
-            work.critic1.acts[0, agent.obs_size + i, column] = sampled
+            coordinate = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
+            work.critic1.acts[0, agent.obs_size + i, column] = coordinate
 
 
 def choose(agent, work, m, t, e, obs, state):
     """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`): the index of the largest number in an action
-    vector, which is written to ``agent.action_vector[m, e]``."""
+    vector, which is written to ``agent.action_vector[m, e]``. `control.loops.compiled` describes the arguments."""
     best = 0
     num_actions, params, vector = agent.action_size, agent.actor_learner.flat_parameters[m], agent.action_vector[m, e]
     if nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t)):
@@ -99,8 +100,8 @@ def choose(agent, work, m, t, e, obs, state):
         gumbel, temperature = agent.act_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
         largest = _gumbel_softmax(work.scratch[row], gumbel, 0, temperature, work.action_probs)
         for i in range(num_actions):
-            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.action_probs[i, 0]
-            vector[i] = nan_to_zero(sampled + agent.explore[m, t, e, i] * agent.action_std)
+            coordinate = np.float32(i == largest) if agent.gumbel_softmax_hard else work.action_probs[i, 0]
+            vector[i] = nan_to_zero(coordinate + agent.explore[m, t, e, i] * agent.action_std)
             best = i if vector[i] > vector[best] else best
         return best
     # The member does not learn yet: the 1 of a one-hot vector is at the largest of A uniform numbers.
@@ -114,7 +115,8 @@ def choose(agent, work, m, t, e, obs, state):
 @compiled
 def _write_output_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss with respect to the logits to the last layer of ``work.actor.grads``, and
-    with respect to the logarithm of the temperature to the last number of ``work.actor_grad``."""
+    with respect to the logarithm of the temperature to the last number of ``work.actor_grad``.
+    `critics.make_delayed_improve` describes the arguments."""
     params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
     obs_size, num_actions, batch_size = agent.obs_size, agent.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
@@ -122,7 +124,7 @@ def _write_output_gradient(agent, work, m, t, update):
     # Backpropagation through the softmax. A one-hot vector has the same gradient (straight-through).
     log_temperature_grad = np.float32(0)
     for column in range(batch_size):
-        mean_q_grad = np.float32(0)  # weighted by the probabilities
+        mean_q_grad = np.float32(0)  # a mean weighted by the probabilities
         for i in range(num_actions):
             mean_q_grad += work.probs[i, column] * work.critic1.grads[0, obs_size + i, column]
         for i in range(num_actions):

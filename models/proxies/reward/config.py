@@ -95,7 +95,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
-    game = game.partition(",")[0]  # without parameters
+    game = game.partition(",")[0]  # name without parameters
     tuned_game = "cartpole-200" if game == "cartpole" else game  # the tables have one entry for both
     tables = load_presets("reward")
     game_defaults = tables["games"].get(preset, {}).get(tuned_game, {})

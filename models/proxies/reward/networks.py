@@ -37,9 +37,9 @@ class Networks:
             line = f"mode is {config.mode}, which needs numbers in the info of each step, and the environment tells"
             raise SettingError(f"{line} none; allowed here: {allowed_modes}", "mode")
         for name in ("rn_input_center", "rn_input_spread"):
-            numbers = getattr(config, name)
-            if numbers and len(numbers) != obs_size:
-                raise SettingError(f"{name} is {list(numbers)}; allowed here: {obs_size} numbers, or none", name)
+            values = getattr(config, name)
+            if values and len(values) != obs_size:
+                raise SettingError(f"{name} is {list(values)}; allowed here: {obs_size} numbers, or none", name)
         self.linear = self.mode.info and not self.mode.state
         num_inputs = obs_size * self.mode.state + info_size * self.mode.info
         num_inputs = max(1, num_inputs)  # mode 0 has an unused network
@@ -86,8 +86,8 @@ class Networks:
         if self.config.rn_input_spread:
             states = states / torch.tensor(self.config.rn_input_spread)
         network_parameters, scale = flat[:, : self.network_size], flat[:, self.network_size :]
-        fitted = fitting.fit(self.mlps["reward"], network_parameters, states[None], targets[None, :, None])
-        return torch.cat([fitted, scale], 1)
+        weights = fitting.fit(self.mlps["reward"], network_parameters, states[None], targets[None, :, None])
+        return torch.cat([weights, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
         """Fit phi as `fit` does, but to inputs and targets that are scaled to mean 0 and variance 1. Then the first and
@@ -147,7 +147,7 @@ class Phi:
 
     def _to_phi(self, outputs: Tensor) -> Tensor:
         """Return phi from the ``outputs [M, E]`` of the network: times the output scale, then symexp if chosen."""
-        scaled = outputs * self._scale
+        phi = outputs * self._scale
         if not self.uses_symexp:
-            return scaled
-        return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign()
+            return phi
+        return phi.abs().clamp(max=MOST_EXPONENT).expm1() * phi.sign()

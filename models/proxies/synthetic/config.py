@@ -170,7 +170,8 @@ _PREPARED = frozenset({*SOLVED, *_GAME_DEFAULTS})  # games for which presets hav
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
     """Return the default of the setting ``agent``, such as "PPO,DDQN", for ``values``, the settings that the user has
-    chosen. In preset "published" several agents take turns, as in Liesen et al. 2024."""
+    chosen, and for ``continuous`` or discrete actions. In preset "published" several agents take turns, as in Liesen et
+    al. 2024."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
@@ -179,9 +180,9 @@ def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for ``game``
     and ``values``, the settings that the user has chosen. Defaults of the preset are overridden by defaults of the
-    agents on a bandit, and these by defaults of the game. Raises SettingError for an unknown proxy or preset, or one
-    that does not fit the other choices."""
-    game = game.partition(",")[0]  # without parameters
+    agents on a bandit, and these by defaults of the game. Raises SettingError for an unknown proxy or preset, and for a
+    preset that does not fit the other choices."""
+    game = game.partition(",")[0]  # name without parameters
     proxy, preset = _proxy_and_preset(values, game)
     agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
     _check_preset(preset, proxy, agents)
@@ -247,7 +248,7 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
     policy (``is_clone``), and its first states may then be cells of a grid (``has_cells``). With several agents, the
     names of settings have the name of the agent as a prefix (``PPO_lr``)."""
     tables = load_presets("synthetic")
-    agent_tables = [tables["agents"]]  # each maps an agent to settings; later tables override earlier ones
+    agent_tables = [tables["agents"]]  # each maps an agent to settings; later tables override earlier tables
     if not is_clone:
         agent_tables.append(tables["agents_by_game"].get(game, {}))
     else:

@@ -50,13 +50,13 @@ class Networks:
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
         has_table = bandit and config.first_states == "table"
-        self.num_table_rows = 0  # of the table of initial states; 0 without a table
+        self.num_table_rows = 0  # rows of the table of initial states; 0 without a table
         if has_table:
             self.num_table_rows = config.table_size if config.pairs is None else config.pairs
         self.scales_obs = self.has_target and has_table and config.scale_obs  # whether agents train on scaled states
         self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
         learns_initial_states = config.first_states == "latent" if bandit else config.learned_reset
-        self.latent_size = 0  # inputs of the initial-state network; 0 without one
+        self.latent_size = 0  # inputs of the initial-state network; 0 without this network
         if learns_initial_states:
             self.latent_size = size if config.latent_size is None else config.latent_size
         # The networks by name.
@@ -90,7 +90,7 @@ class Networks:
         fixed_parameters = torch.zeros(len(streams), self.size - self.num_searched)
         flat = torch.cat([*weights, fixed_parameters], 1)
         # `split`, `layers` and `fixed_tensors` return views, so writing to their results changes ``flat``.
-        networks, fixed = self.split(flat), self.fixed_tensors(flat)
+        networks, fixed_tensors = self.split(flat), self.fixed_tensors(flat)
         if "done" in self.mlps:
             *_, (_, last_bias) = self.mlps["done"].layers(networks["done"])
             last_bias += self.config.done_bias
@@ -103,9 +103,9 @@ class Networks:
                 bias.zero_()
             last_weight.zero_()
             last_bias.zero_()
-            fixed["target.spread"].fill_(1.0)
+            fixed_tensors["target.spread"].fill_(1.0)
         if self.num_table_rows:
-            fixed["states.table"].copy_(streams.normal(self.num_table_rows, self.state_size))
+            fixed_tensors["states.table"].copy_(streams.normal(self.num_table_rows, self.state_size))
         return flat
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
@@ -117,15 +117,15 @@ class Networks:
         it.
         """
         flat = flat.clone()
-        fixed = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
+        fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
         if self.num_table_rows:
-            fixed["states.table"].copy_(states[:, : self.num_table_rows])
+            fixed_tensors["states.table"].copy_(states[:, : self.num_table_rows])
         if self.has_target and scaled:
             spread = states.std(1)
-            fixed["target.center"].copy_(states.mean(1))
-            fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))  # a divisor, so not 0
+            fixed_tensors["target.center"].copy_(states.mean(1))
+            fixed_tensors["target.spread"].copy_(spread.where(spread > 0, 1.0))  # a divisor, so not 0
         elif self.has_target and self.config.target_scale == "widest":
-            fixed["target.spread"].copy_(fixed["target.spread"].maximum(states.std(1)))
+            fixed_tensors["target.spread"].copy_(fixed_tensors["target.spread"].maximum(states.std(1)))
         return flat
 
     def limit_most_common_action(self, flat: Tensor) -> Tensor:
@@ -147,10 +147,10 @@ class Networks:
         """Return a copy of the parameters ``flat [M, size]`` whose states are scaled (`scale_states`) and whose rewards
         are the same. The table is scaled, and the target scales its inputs no more."""
         flat = flat.clone()
-        fixed = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
-        fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
-        fixed["target.center"].zero_()
-        fixed["target.spread"].fill_(1.0)
+        fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
+        fixed_tensors["states.table"].copy_(scale_states(fixed_tensors["states.table"], fixed_tensors))
+        fixed_tensors["target.center"].zero_()
+        fixed_tensors["target.spread"].fill_(1.0)
         return flat
 
     def fixed_tensors(self, flat: Tensor) -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ class Networks:
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
-        for name, parameters in self.split(flat[None]).items():  # of a single member, [1, size]
+        for name, parameters in self.split(flat[None]).items():  # parameters of a single member, [1, size]
             tensors |= named_layers(name, self.mlps[name], parameters)
         return tensors | {name: view[0] for name, view in self.fixed_tensors(flat[None]).items()}
 
@@ -196,7 +196,7 @@ class Program(Policy):
         self.networks, self.flat, self.members = networks, flat, len(flat)
         self._action_indices = torch.arange(networks.action_size, device=flat.device)
         split_parameters = networks.split(flat)
-        self.step_networks = [name for name in networks.mlps if name != "initial"]  # names
+        self.step_networks = [name for name in networks.mlps if name != "initial"]  # their names
         self.layers = {name: mlp.layers(split_parameters[name]) for name, mlp in networks.mlps.items()}
         self.fixed_tensors = networks.fixed_tensors(flat)
         self.form = FORMS.get(networks.config.reward_form)  # difference of actions -> reward; None without a target
@@ -241,7 +241,7 @@ class Program(Policy):
             action = (action.unsqueeze(-1) == self._action_indices).float()
         inputs = torch.cat([action, state], 2).transpose(1, 2)  # [M, in, E]
         if self.is_folded:  # all networks as one
-            # `MLP.forward` returns the outputs of all layers; the last ones are the network's, [M, out, E].
+            # `MLP.forward` returns the outputs of all layers; the last are the network's, [M, out, E].
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]
         else:
             mlps, layers = self.networks.mlps, self.layers
@@ -254,7 +254,8 @@ class Program(Policy):
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
         """Return rewards ``[M, E]``, which depend on the difference between the agent's ``action`` and the target
-        network's. Discrete actions are compared as one-hot vectors, continuous ones scaled to [-1, 1] and clipped."""
+        network's action. Discrete actions are compared as one-hot vectors. Continuous actions are first scaled to
+        [-1, 1] and clipped."""
         assert self.form is not None
         outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
@@ -298,14 +299,14 @@ class Program(Policy):
         return outputs.transpose(1, 2)
 
 
-def scale_states(states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
+def scale_states(states: Tensor, fixed_tensors: Mapping[str, Tensor]) -> Tensor:
     """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed_tensors`."""
-    return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
+    return (states - fixed_tensors["target.center"].unsqueeze(1)) / fixed_tensors["target.spread"].unsqueeze(1)
 
 
-def unscale_states(scaled_states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
+def unscale_states(scaled_states: Tensor, fixed_tensors: Mapping[str, Tensor]) -> Tensor:
     """Undo `scale_states`: return the states ``[M, N, S]`` that were scaled to ``scaled_states``."""
-    return fixed["target.center"].unsqueeze(1) + fixed["target.spread"].unsqueeze(1) * scaled_states
+    return fixed_tensors["target.center"].unsqueeze(1) + fixed_tensors["target.spread"].unsqueeze(1) * scaled_states
 
 
 class ScaledPolicy(Policy):
