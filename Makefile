@@ -39,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-setup: $(call stamp,$(or $(EXTRAS),$(DEVELOP)))  ## create or refresh .venv for everything here; at once when it is up to date
+setup: $(call stamp,$(or $(EXTRAS),$(DEVELOP)))  ## create .venv, or update it
 
 trainer: $(call stamp,$(or $(EXTRAS),$(TRAINER)))
 
@@ -58,11 +58,11 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(if $(findstring dev,$*),echo "Compiling machine code: two minutes" && $(RUN) -m tests.warm)
 	@touch $@
 
-train: trainer  ## first landing: PPO on LunarLander, a minute with a figure and a film
+train: trainer  ## PPO on LunarLander, with a figure and a film: a minute
 	@$(RUN) trainer.py --implementation PPO --exp_name first-landing --steps_per_epoch 1024 --total_steps 1024000 \
 		--eval_every 25 --target_return 250 --record $(ARGS)
 
-demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
+demo: trainer  ## learn a synthetic CartPole, train an agent on it: a minute
 	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 30 --keep_best 3 \
 		--retest_agents 16 --record $(ARGS)
 
@@ -75,7 +75,7 @@ slow: setup  ## the tests too long for the quick suite
 soak: setup  ## runs killed at random moments and resumed, for an hour
 	@$(RUN) -m pytest -m soak -s $(ARGS)
 
-fuzz: setup  ## thousands of wrong command lines and settings files, for minutes
+fuzz: setup  ## thousands of wrong command lines and files, for minutes
 	@$(RUN) -m pytest -m fuzz -s $(ARGS)
 
 lint: setup  ## style
@@ -87,13 +87,13 @@ format: setup  ## put the style right
 types: setup  ## type check
 	@$(RUN) -m mypy
 
-bench: setup  ## every benchmark, one after another, but for against_jax.py, which needs the extra jax
+bench: setup  ## every benchmark except against_jax.py
 	@set -e; for file in $(filter-out benchmarks/common.py benchmarks/against_jax.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
 
 docs: $(call stamp,$(SITE))  ## the documentation as a site
 	@$(RUN) -m sphinx -b html -n -W --keep-going -q -c docs . build/site && echo "Open build/site/index.html in a browser"
 
-linkcheck: $(call stamp,$(SITE))  ## the documentation's links to outside, which takes a network
+linkcheck: $(call stamp,$(SITE))  ## external links of the documentation
 	@$(RUN) -m sphinx -b linkcheck -c docs . build/links
 
 tensorboard: trainer  ## TensorBoard over all runs

@@ -423,6 +423,9 @@ def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
         hint = nearest(name, [*GAMES, *gym_ids])
         if hint and re.search(r"-v\d+$", name):  # maybe the id of a module that was not imported
             hint += f" If it is your own: module:{name}, which imports the module."
+        if not hint and re.search(r"-v\d+$", name):
+            line = ": no such id is registered with Gymnasium; an environment of a package needs --import PACKAGE, and "
+            return _name_error(name, f"{line}your own is module:{name}")
         return _name_error(name, allowed_clause(hint, ", ".join(allowed_names)))
     # Ids are compared without the module, which would make all of them look similar.
     module_ids = _ids_of_module(module, gym_ids)

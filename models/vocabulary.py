@@ -17,7 +17,7 @@ _ALIASES_OF = {
     "implementation": "algo algorithm",  # SB3's zoo
     "gamename": "env env_id env_name environment game",
     "exp_name": "experiment experiment_name",
-    "logdir": "log_dir output_dir",
+    "logdir": "log_dir output_dir exp_dir save_dir",
     "num_workers": "workers n_workers",
     "num_seeds": "n_seeds",
     "epochs": "num_epochs max_epochs",
@@ -64,12 +64,12 @@ _FAMILY_ALIASES = {
 }  # fmt: skip
 HINTS = {"device": "accelerator",
     "layers": "hidden_sizes", "hidden_layers": "hidden_sizes", "checkpoint": "eval_agent", "return": "command.return",
-    "lambda": "td_lambda", "track": "logger", "capture_video": "record", "cuda": "accelerator",
-    "num_minibatches": "batch_size", "clip_vloss": "clip_range_vf",
+    "lambda": "td_lambda", "track": "logger", "capture_video": "record", "cuda": "accelerator gpu",
+    "gpu": "accelerator gpu", "num_minibatches": "batch_size", "clip_vloss": "clip_range_vf",
     "policy_lr": "lr", "q_lr": "lr", "gradient_steps": "updates_per_step", "target_network_frequency": "tau",
     "target_update_interval": "tau",
 }  # fmt: skip
-"""Names that are not accepted -> the setting that error messages suggest instead."""
+"""Names that are not accepted -> the setting, and maybe its value, that error messages suggest instead."""
 ORIGINAL_GAMES = ("ProcMaze", "OpenGrid", "ButtonGrid", "PanFlute")
 ORIGINAL_AGENTS = {
     "ER": "ER", "perfect_model": "PerfectModel", "simple_model": "SimpleModel", "categorical": "CategoricalLatent",

@@ -40,9 +40,9 @@ def test_events_equal_metrics(finished: Finished) -> None:
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     session = HParamsPluginData.FromString(content).session_start_info
-    assert session.group_name == f"UDRL, 25: {folder}"
+    assert session.group_name == f"debug/UDRL 25: {folder.relative_to(folder.parents[4])}"
     hparams = {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
-    assert hparams.items() >= {"algo": "UDRL", "env": "cartpole", "set.epochs": "5"}.items()
+    assert hparams.items() >= {"algo": "UDRL", "env": "cartpole", "set.epochs": 5}.items()
     hidden = {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"}
     assert not hidden & {name.removeprefix("set.") for name in hparams}
     assert sorted(hparams)[:3] == ["algo", "env", "lr"]

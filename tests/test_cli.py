@@ -80,6 +80,11 @@ def test_help_of_an_implementation_a_mode_or_a_word(capsys: pytest.CaptureFixtur
 
     assert flags("--help", "ppo") == flags("--implementation", "PPO", "--help") != flags("--help", "sac")
     assert flags("--plot", "--help") == ["plot", "plot_out", "plot_format", "plot_theme", "plot_log"]
+    with pytest.raises(SystemExit):
+        trainer.main(["--plot", "--help"])
+    page = capsys.readouterr().out
+    assert page.startswith("usage: python trainer.py --plot TEXT ... [--name value ...]")  # a folder may have commas
+    assert "--plot_format TEXT,... " in page
     learn_flags = flags("--learn", "--help")
     assert learn_flags[0] == "learn" and "implementation" in learn_flags and "gamename" not in learn_flags
     assert flags("--eval_agent", "--help")[:2] == ["eval_agent", "num_eval_episodes"]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 import trainer
 from conftest import ROOT
 from control.cli import ending as module
-from control.cli.ending import SIGNALS, Ending, ending
+from control.cli.ending import SIGNALS, Ending, ending, print_over_bar
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics, replacing
 from fake_runs import Shown
@@ -86,6 +87,16 @@ def test_nohup_is_respected() -> None:
     shell = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
     done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == (f"{signal.SIG_IGN!s}\n", "")
+
+
+def test_line_replaces_the_bar_while_another_line_is_printed(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
+    def write(text: str) -> int:
+        raise RuntimeError("reentrant call")  # as in a signal handler that has interrupted a print
+
+    stream = SimpleNamespace(write=write, flush=lambda: None, isatty=lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    print_over_bar("stopping")
+    assert capfd.readouterr().err == "\r\033[Kstopping\n"
 
 
 def test_second_signal_removes_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -165,6 +176,8 @@ def test_signal_to_the_process_group_writes_a_checkpoint(number: signal.Signals,
     output = clean(process)
     epochs = read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]
     assert process.returncode == 130 and "stopping after this epoch" in output
-    assert f"{epochs[-1]} epochs," in output and re.search(r"next:\n  .* --resume\n", output)
+    assert f"interrupted after {epochs[-1]:,.0f} of 1,000,000 epochs," in output and re.search(
+        r"next:\n  .* --resume\n", output
+    )
     last = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt")
     assert last.run_state["epoch"] == epochs[-1]

@@ -187,7 +187,7 @@ def test_poster_is_of_an_mp4_alone(tmp_path: Path) -> None:
     """A playlist with the suffix of a film could name any file."""
     film, playlist = tmp_path / "film.mp4", tmp_path / "playlist.mp4"
     with mp4(film, 10) as add:
-        for level in (0, 200, 200):
+        for level in (200, 0, 0):
             add(np.full((64, 96, 3), level, np.uint8))
     picture = np.asarray(Image.open(io.BytesIO(poster(film))))
     assert picture.shape == (64, 96, 3) and abs(int(picture.mean()) - 200) < 5

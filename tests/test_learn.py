@@ -14,7 +14,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from pytorch_lightning.trainer.states import TrainerFn
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import trainer
 import understudy
@@ -27,6 +29,7 @@ from control.learn import stages as learn_stages
 from control.learn import task as learn_task
 from control.learn import teacher as learn_teacher
 from control.lightning.callbacks import StopWhenFlat
+from control.reports.learned import _draw_race
 from control.reports.stages import conclusion, is_clearly_sooner
 from control.reports.tables import Score
 from control.reports.tags import GREEDY, TRAINING
@@ -180,9 +183,26 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     steps = sum(result.get("real_steps", 0) for result in results.values())
     assert f">{steps:,}</td>" in page and "trained only on the bandit come " in page
     assert " took " in printed and " of the task" in printed  # the price of the bandit
+    count = sum(score["count"] for score in results["exam"]["real"].values())
+    assert f"new agents train on the bandit, and play the task; {count} others train on the task, to compare" in page
     events = load_events(folder)
     assert [scalar.value for scalar in events.Scalars("eval/return_greedy")] == [1.0]
-    assert events.Tags()["scalars"] == ["eval/return_greedy"] or len(events.Scalars("learn/clone_return")) > 1
+    means = {("bandit", name): score["mean"] for name, score in results["exam"]["agents"].items()}
+    means |= {("task", name): score["mean"] for name, score in results["exam"]["real"].items()}
+    assert means and {*events.Tags()["scalars"]} - {"learn/clone_return"} == {
+        "eval/return_greedy", *(f"exam/{place}_{name}" for place, name in means)
+    }  # fmt: skip
+    for (place, name), mean in means.items():
+        assert events.Scalars(f"exam/{place}_{name}")[0].value == pytest.approx(mean)
+    assert events.Tags()["images"] == ["figures/returns"]
+    (text,) = events.Tensors("settings/text_summary")
+    assert "| **exam_agents** | `" in text.tensor_proto.string_val[0].decode()
+    session = HParamsPluginData.FromString(
+        events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    ).session_start_info
+    assert session.group_name.startswith("debug/learn 25: ")
+    assert session.hparams["set.seed"].number_value == 25
+    assert session.hparams["set.exam_steps"].number_value == results["exam"]["steps"]
     (text,) = events.Tensors("conclusion/text_summary")
     conclusion = text.tensor_proto.string_val[0].decode()
     assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn_stages.STAGES)
@@ -539,6 +559,16 @@ def test_a_function_is_a_teacher_in_python(tmp_path: Path) -> None:
     for function in (lambda obs: obs, functools.partial(right)):
         with pytest.raises(SettingError, match="allowed: a function at the top level of a module"):
             trainer.learn("test_learn:Corridor-v0", teacher=function)
+
+
+def test_panel_of_the_race_has_no_legend() -> None:
+    """So `figure_panels` draws it above the panels, where it hides no curve."""
+    arms = {name: {"curves": [[1.0, 2.0], [2.0, 3.0]]} for name in ("learned", "task")}
+    axis = Figure().add_subplot()
+    _draw_race(axis, {"arms": arms, "test_every": 8, "solved": 2.5, "agents": 2, "agent": "PPO"})
+    assert axis.get_legend() is None
+    _, labels = axis.get_legend_handles_labels()
+    assert labels == ["race: learned reward", "race: task's reward", "race: 90 % of the way to teacher"]
 
 
 @pytest.mark.parametrize(("steps", "other_steps", "expected"), [

@@ -45,6 +45,11 @@ def test_named_targets_exist() -> None:
     assert {name for names in make_calls for name in names} <= TARGETS
 
 
+def test_list_of_targets_fits_a_terminal() -> None:
+    targets = re.findall(r"^([a-z]+):.*## (.*)$", MAKEFILE, re.MULTILINE)
+    assert targets and max(len(text) for _, text in targets) <= 59  # beside a column of 21
+
+
 def test_supported_python_versions() -> None:
     low, high = re.findall(r"\(3, (\d+)\)", re.findall(r"^SUPPORTED := (.+)$", MAKEFILE, re.MULTILINE)[0])
     assert PROJECT["requires-python"] == f">=3.{low},<3.{high}"

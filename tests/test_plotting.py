@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports.curves import Level, draw_curves, draw_levels, on_grid, smooth
+from control.reports.curves import Level, curves_note, draw_curves, draw_levels, on_grid, smooth
 from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, rows
 from control.reports.plot import figure_of, learning_curve, plot
 from control.reports.runs import find_groups, read_runs
@@ -121,13 +121,14 @@ def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     np.testing.assert_allclose(smooth(np.full(500, 3.0)), 3.0)
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("seeds", [1, 2, 3, 4])
 def test_curves_are_means_with_thin_seeds(seeds: int, tmp_path: Path) -> None:
     with figure_panels(tmp_path / "curves.png", [[0]], (4, 3)) as (axis,):
         draw_curves(axis, np.arange(5.0), np.arange(5.0 * seeds).reshape(seeds, 5), "C0", "PPO")
         main, *others = axis.get_lines()
         assert main.get_label() == "PPO" and main.get_ydata()[0] == 2.5 * (seeds - 1)
-        assert [line.get_linewidth() for line in others] == {1: [], 2: [0.5, 0.5], 3: [0.9]}[seeds]
+        assert [line.get_linewidth() for line in others] == {1: [], 2: [0.5, 0.5], 3: [], 4: [0.9]}[seeds]
+        assert ("dashed" in curves_note(seeds)) == (seeds == 4)
 
 
 def test_far_reference_levels_are_left_out(tmp_path: Path) -> None:
@@ -210,6 +211,13 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     assert [text.get_text() for text in legend.get_texts()] == ["UDRL", "solved (Gymnasium)"]
     assert learning_curve(folder, FigureStyle(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
+
+
+def test_losses_of_different_families_have_different_titles(logdir: Path, figures: list[Any]) -> None:
+    for name in ("UDRL", "DDQN"):
+        write_run(logdir, name)
+    plot([logdir], logdir / "both.png")
+    assert titles(figures[0])[2:] == ["Policy loss of DDQN", "Policy loss of UDRL"]
 
 
 def test_title_names_a_single_seed(logdir: Path) -> None:

@@ -18,6 +18,7 @@ from control.cli.colour import paint, warning
 from control.cli.progress import Meter, RowTable, Watch, progress, watch_part
 from control.commands.choose_proxy import _mean_returns
 from control.evolution.inner_loop import InnerLoop, Outcome
+from control.storage.run_dir import read_metrics
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.search import SearchConfig
 from models.proxies.synthetic.config import Config
@@ -88,6 +89,8 @@ def test_runs_print_few_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     words = [line.split() for line in capsys.readouterr().out.splitlines()]
     epochs = [int(line[0].removesuffix("/200")) for line in words if line and line[0].endswith("/200")]
     assert epochs[0] == 1 and epochs[-1] == 200 and 20 <= len(epochs) <= 30
+    speed = read_metrics(next(tmp_path.rglob("metrics.csv")))["time/steps_per_second"][-1]
+    assert f"{speed:,.0f}" in next(line for line in words if line and line[0] == "200/200")
 
 
 def test_a_run_says_once_that_its_task_is_solved(
@@ -101,6 +104,10 @@ def test_a_run_says_once_that_its_task_is_solved(
     assert "; chosen from 3 evaluations" in text and "last tenth" in text
     trainer.train(implementation="QLearning", gamename="cliff", epochs=3, target_return=1e6, **settings)
     assert "would stop here" not in capsys.readouterr().out
+    monkeypatch.setattr("control.commands.train.solved_return", lambda game: -1e6)
+    trainer.train(implementation="QLearning", gamename="cliff", epochs=3, num_seeds=2, **settings)
+    text = capsys.readouterr().out
+    assert "mean of 2 seeds solved at step 10; " in text and "by 2 of 2 seeds, at step 10\n" in text
 
 
 @pytest.mark.parametrize(("environment", "terminal", "coloured"), [

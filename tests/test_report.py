@@ -1,8 +1,10 @@
 """`--report`: a page of one file with curves, tables, films and settings of runs."""
 
 import base64
+import contextlib
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ from control.reports.run_folders import ReportGroup
 from control.reports.runs import Run, find_groups, read_runs
 from control.reports.tables import Table, number_text, percent_text, summarise, with_margin
 from control.storage import checkpoints
-from control.storage.run_dir import RESULTS
+from control.storage.run_dir import RESULTS, locked
 from control.storage.versions import read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
@@ -126,7 +128,7 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     assert "RCP-R, UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
     assert "Returns at the end of training; evaluation: greedy; solved from: 200 " in page.text
-    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 77.0 40,000 2 min 0 s" in page.text
+    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved interrupted 77.0 40,000 2 min 0 s" in page.text
     ends = (f"Not solved (200 or more): {name} returns 75.5 at the end of training" for name in ("RCP-R", "UDRL"))
     assert ", the mean of 3 seeds. ".join(ends) in page.text
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
@@ -168,14 +170,16 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
     (result,) = re.findall(lead, page.text)
     assert f" {result} (" in page.text
     run_state = checkpoints.load(folder).run_state
-    score = f"{number_text(run_state['best'])}, not solved (475 or more)"
-    assert f"best.ckpt has the agent of epoch {run_state['epoch']}: mean greedy return {score}." in page.text
+    score = f"{number_text(run_state['best'])} at epoch {run_state['epoch']}, not solved (475 or more)"
+    assert f"best.ckpt: mean greedy return {score}." in page.text
     assert f"mean greedy return {score}" in re.sub(r"\s+", " ", printed)
     assert "The trained agent: seed 25, one episode, return 9" in page.text
     (group,) = find_groups([folder])
     group.runs[0].columns["eval/return_greedy"] -= 1  # as if the second evaluation had another return
     sentence = ReportGroup(group.names, group.runs, "UDRL", summarise(group)).checkpoint_sentence
-    assert f" {number_text(run_state['best'])} in two evaluations, not solved (475 or more)." in sentence
+    best, epoch = run_state["best"], run_state["epoch"]
+    evaluations = f"({number_text(best - 1)}, and {number_text(best + 1)} in a second evaluation)"
+    assert f" {number_text(best)} at epoch {epoch} {evaluations}, not solved (475 or more)." in sentence
     changed_settings = page.text.partition("Not the default")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
     assert "discount" not in changed_settings
@@ -206,21 +210,38 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     assert "last tenth of the generations" in page.text
     assert '<p class="conclusion bad">' in page.source
     assert re.search(r"1 seed, [\d,]+ steps of all agents, [\d,]+ real steps", page.text)
-    assert " worst solved training steps seed 1 3 19.2 " in page.text and " 0 % " in page.text
+    assert " worst solved steps of a new agent steps of the search seed 1 3 19.2 " in page.text and " 0 % " in page.text
+    agent = write_run(logdir, "PPO", numbers(10.0), game="cartpole")
+    both = make_page(folder, agent, out=tmp_path / "page.html").text  # mean and IQM once, in the first table
+    assert (
+        f" SE {mean} {iqm:.1f} [{low:.1f}, {high:.1f}] not solved held-out " in both and both.count(f"{iqm:.1f} [") == 1
+    )
+    header = "run new agents std worst solved steps of a new agent steps of the search"
+    assert f" trained on the winner {header} SE, seed 1 3 " in both
     (folder / "scores.json").unlink()  # as while the search runs
-    assert "new agents that trained" not in make_page(folder, out=tmp_path / "page.html").text.partition("Results")[0]
+    page = make_page(folder, out=tmp_path / "page.html")
+    assert "SE: without a held-out evaluation; new agents returned " in page.text
+    assert "3 new agents that trained" not in page.text and "ot solved" not in page.text
+    metrics = folder / "metrics.csv"
+    lines = metrics.read_text().splitlines()
+    metrics.write_text("\n".join(lines[:3]) + "\n")  # two of three generations
+    for state in ("interrupted", "still running"):
+        with locked(folder) if state == "still running" else contextlib.nullcontext():
+            text = make_page(folder, out=tmp_path / "page.html").text
+        pattern = rf"SE: {state} after 2 of 3 generations; new agents returned [\d.]+ after generation \d\."
+        assert re.search(pattern, text) and "Not finished" not in text
     assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text
 
 
 @pytest.mark.parametrize(("flags", "text"), [
     (["--epochs", "40"], ""), (["--total_steps", "40000"], ""),
-    (["--epochs", "50"], "Interrupted, or still running: PPO, seed 25-26 (40 epochs)."),
+    (["--epochs", "50"], "Not finished: PPO, seed 25-26, interrupted after 40 of 50 epochs."),
     (["--epochs", "50", "--target_return", "9"], ""),
 ])  # fmt: skip
 def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, tmp_path: Path) -> None:
     write_run(logdir, "PPO", numbers(10.0), flags=[*LINE, *flags], seeds=(25, 26))
     page = make_page(logdir, out=tmp_path / "page.html")
-    assert text in page.text and ("Interrupted" in page.text) == bool(text)
+    assert text in page.text and ("interrupted after" in page.text) == bool(text)
     assert "2 seeds, 40,000 steps, 40 s of training and tests, experiment debug" in page.text  # side by side
     assert ('class="conclusion bad"' in page.source) != bool(text)
 
@@ -228,12 +249,20 @@ def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, 
 def test_page_of_a_folder_of_learn_is_in_this_folder(logdir: Path) -> None:
     learned = logdir / "debug" / "learned" / "seed_25" / "version_0"
     write_run(learned, "PPO", numbers(10.0), name="teacher")
+    other = write_run(logdir, "A2C", numbers(10.0))
     for name in (RESULTS, "teacher.ckpt"):
         (learned / name).touch()
     (learned / "page.html").touch()
+    assert trainer.main(["--report", str(logdir)]) == 0
+    page = Page(other / "report.html")
+    assert "PPO" not in page.text and "Beside these runs: a learned environment" in page.text
+    (address,) = [item["href"] for item in page.all("a") if item["href"].endswith("page.html")]
+    assert (other / address).resolve() == learned / "page.html"
+    shutil.rmtree(other)
     for folder in (learned, logdir):
         assert trainer.main(["--report", str(folder)]) == 0
     assert {path.parent for path in logdir.rglob("report*.html")} == {learned}
+    assert "Beside these runs" not in Page(learned / "report.html").text
     assert 'href="page.html"' in (learned / "report.html").read_text()
 
 
@@ -241,8 +270,47 @@ def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> Non
     for number, name in enumerate(("PPO", "A2C", "DDQN", "SAC", "UDRL")):
         write_run(logdir, name, numbers(50.0 * number), epochs=10)  # the last is 50 * number + 10 + 25 + 1
     text = make_page(logdir, out=tmp_path / "page.html").text
-    assert "Solved (200 or more): UDRL returns 236.0 at the end of training; first solved at step 1,000. Not" in text
-    assert " SAC returns " in text and " PPO returns " not in text and " Solved by 1 of 5 groups. " in text
+    lead = (
+        "Solved by 1 of 5 groups. Solved (200 or more): UDRL returns 236.0 at the end of training; first solved at step"
+    )
+    assert f" {lead} 1,000. Not" in text and " SAC returns " in text and " PPO returns " not in text
+
+
+def test_page_of_equal_results_begins_with_the_finished_run(logdir: Path, tmp_path: Path) -> None:
+    for name, epochs in (("A2C", "80"), ("PPO", "40")):
+        write_run(logdir, name, numbers(50.0), flags=[*LINE, "--epochs", epochs])
+    page = make_page(logdir, out=tmp_path / "page.html")
+    assert page.text.index(" PPO returns ") < page.text.index(" A2C returns ")
+    assert page.source.count('data-name="state">interrupted') == 1
+
+
+def test_page_names_each_interrupted_search(logdir: Path, tmp_path: Path) -> None:
+    def row(epoch: int, seed: int) -> dict[str, float]:
+        return {"search/center_return": epoch, "search/fitness_mean": epoch}
+
+    for name in ("a", "b", "c", "d", "e"):  # the conclusion has sentences about four
+        flags = ["--gamename", "cartpole", "--generations", "9"]
+        write_run(logdir, "SE", row, flags=flags, epochs=3, game="cartpole", name=name)
+    text = make_page(logdir, out=tmp_path / "page.html").text
+    assert "a: interrupted after 3 of 9 generations; new agents returned 3.0 after generation 3." in text
+    assert "Not finished: e, seed 25, interrupted after 3 of 9 generations." in text
+
+
+def test_page_has_the_other_runs_if_one_is_damaged(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+    write_run(logdir, "PPO", numbers(10.0))
+    damaged = write_run(logdir, "A2C", numbers(10.0)) / "metrics.csv"
+    damaged.write_text("")
+    assert "PPO returns" in make_page(logdir, out=tmp_path / "page.html").text
+    assert f"warning: left out: '{damaged}' is no metrics.csv of numbers" in capsys.readouterr().out
+    assert trainer.main(["--report", str(damaged.parent)]) == 2  # the user named it
+    assert "error: " in capsys.readouterr().err
+
+
+def test_page_explains_only_what_it_shows(logdir: Path, tmp_path: Path) -> None:
+    run = write_run(logdir, "PPO", numbers(10.0))
+    assert "IQM:" not in make_page(run, out=tmp_path / "page.html").text
+    write_run(logdir, "PPO", numbers(10.0), seeds=(26,))
+    assert "IQM:" in make_page(logdir, out=tmp_path / "page.html").text
 
 
 def test_sentence_has_the_step_at_which_all_seeds_have_solved(logdir: Path, tmp_path: Path) -> None:
@@ -279,7 +347,7 @@ def test_score_lines_of_seeds_with_different_numbers_of_evaluations(logdir: Path
         "rollout/return_running_mean": ("best", "greedy return 30.5"),
     }
     name, text = expected[tag]  # (30 + 31) / 2
-    assert dict(_score_lines(agents, runs))[name].endswith(text)
+    assert dict(_score_lines(agents, runs, 1))[name].endswith(text)
 
 
 def test_columns_are_in_the_order_of_the_rows_keys() -> None:

@@ -1,5 +1,6 @@
 """Whole runs through the command: their files, stopping, running means, reloading, warnings and signals."""
 
+import itertools
 import math
 import re
 import signal
@@ -21,11 +22,12 @@ from control.cli.settings import from_dict
 from control.commands.summary import TRAINER, resume_command, show_next
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints
+from control.lightning.proxy_module import ProxyModule
 from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, start, trained
+from helpers import flags, lasting, learned, load_events, loop_of, on_policy, run_folder, spoil, start, trained
 from models.settings import UserError
 from test_envs import Scripted
 
@@ -105,7 +107,12 @@ def test_summary_says_whether_the_environment_is_solved(
     monkeypatch.setattr(AgentModule, "score", lambda self: best if self.is_evaluated() else None)
     monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
     trained(logdir, implementation="DDQN", epochs=2)
-    assert f"mean greedy return {best} in two evaluations, {verdict}\n" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    parts = re.search(
+        rf"mean greedy return {best} at epoch \d \((.+), and (.+) in a second evaluation\), (.+)\n", output
+    )
+    assert parts and parts[3].startswith(verdict)
+    assert float(parts[1]) + float(parts[2]) == pytest.approx(2 * best, abs=0.11)
 
 
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +267,10 @@ def test_printed_commands_are_quoted_for_the_shell(
     shell = subprocess.run(["sh", "-c", f"printf '%s\\n' {commands[0]}"], capture_output=True, text=True, check=True)
     assert shell.stdout.splitlines() == ["a python", str(TRAINER), "--eval_agent", relative_path, "--num_agents", "10"]
     assert commands[1] == "  'a python' -m a.b"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    show_next([], [("-m", "a.b", "--first", "a value", "--second", "7")])
+    assert capsys.readouterr().out.endswith("  'a python' -m a.b \\\n    --first 'a value' \\\n    --second 7\n")
     monkeypatch.setattr("shutil.which", lambda name: str(python))
     show_next([], [("-m", "a.b")])
     assert capsys.readouterr().out.endswith("  python -m a.b\n")
@@ -281,11 +292,27 @@ def test_signal_stops_after_the_current_epoch(
     assert trainer.main(flags(logdir, checkpoint_every=4)) == 130
     folder, captured = run_folder(logdir), capsys.readouterr()
     assert "stopping after this epoch" in captured.err and captured.err.count("\n") <= 2
-    assert "3 epochs," in captured.out and re.search(r"next:\n  .* --resume\n", captured.out)
+    assert "interrupted after 3 of 5 epochs," in captured.out and re.search(r"next:\n  .* --resume\n", captured.out)
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
     assert load_run_state(folder)["epoch"] == 3
     assert trainer.main(flags(logdir, "--no_checkpoint", exp_name="nothing_saved")) == 130
     assert "--resume" not in capsys.readouterr().out
+
+
+def test_interrupted_search_says_so(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = ProxyModule.train_epoch
+
+    def interrupted(self: ProxyModule) -> None:
+        train(self)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ProxyModule, "train_epoch", interrupted)
+    monkeypatch.setattr("control.commands.train.Meter.seconds", itertools.count(step=5).__next__)  # a slow summary
+    assert trainer.main(flags(logdir, implementation="SE", logger="tensorboard")) == 130
+    output = capsys.readouterr().out
+    assert re.search(r"interrupted after 1 of 3 generations, [\d,]+ synthetic steps in .* s, drawn in ", output)
+    (text,) = load_events(run_folder(logdir)).Tensors("conclusion/text_summary")
+    assert text.tensor_proto.string_val[0] == b"- **training**: interrupted after 1 of 3 generations"
 
 
 def test_command_that_resumes_does_not_reload() -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,11 @@ def test_flags_are_left_out_of_default_spaces() -> None:
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def test_results_file_ranks_trials(tmp_path: Path, capsys: Shown) -> None:
+def test_results_file_ranks_trials(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "55")
     search = Search(settings("--epochs", "40", "--num_samples", "3"), space_of(tmp_path, SPACE), tmp_path)
-    raw = {"lr": 1e-3, "batch_size": 16, "hidden_sizes": "8"}
+    raw = {"lr": 0.0004, "batch_size": 16, "hidden_sizes": "8"}
     for number, score, epoch in [(1, 5.0, 10), (2, 7.0, 10), (1, 6.0, 20), (2, 3.0, 40)]:
         search.start(number, raw)
         metrics = {METRIC: score, EVALUATED[1]: 1.0, "epoch": epoch, "env_steps": 9}
@@ -130,6 +133,10 @@ def test_results_file_ranks_trials(tmp_path: Path, capsys: Shown) -> None:
     assert search.finish(interrupted=True) == 130
     output = capsys.readouterr().out
     assert "trial 3: failed: out of memory" in output and f"--config {tmp_path / 'best.yaml'}\n" in output
+    assert "  trial 2: score 7.0 at epoch 10\n    lr=0.0003981, batch_size=32, hidden_sizes=[8]\n" in output
+    assert output.count("lr=0.00") == 2  # once for each trial
+    trial_lines = [line for line in output.splitlines() if "trial " in line or " lr=" in line]
+    assert max(map(len, trial_lines)) <= 55
     broken = Search(settings(), space_of(tmp_path, "lr: [0.1]"), tmp_path)
     broken.start(1, {"lr": 0.1})
     broken.end(1, "no memory")
@@ -206,7 +213,7 @@ def test_search_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capf
     best = config.parse(["--config", str(folder / "best.yaml")])
     assert str(best.agent.lr) == first["lr"] and best.subcommand is None
     assert best == config.parse(["--config", str(folder / f"trial_{first['trial']}" / "config.yaml")])
-    assert "next:" in out and "trainer.py --config" in out
+    assert out.startswith("starting Ray ...\n") and "next:" in out and "trainer.py --config" in out
 
 
 @pytest.mark.slow

@@ -46,6 +46,12 @@ def test_one_command_line_trains_every_algorithm(name: str, tmp_path: Path, caps
     assert f"{round(steps[-1]):,} environment steps in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["exp_dir", "save_dir", "output_dir", "log_dir"])
+def test_names_of_the_folder_of_all_runs(name: str, capsys: Shown) -> None:
+    assert parse([f"--{name}", "runs"]).run.logdir == "runs"
+    assert capsys.readouterr().err == f"--{name} runs is --logdir runs here\n"
+
+
 # Words, the settings they mean, and the message.
 ALIASES = [
     ("--algo DDQN --env cartpole --learning_rate 0.1", {"lr": 0.1}, "--learning_rate 0.1 is --lr 0.1 here"),

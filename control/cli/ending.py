@@ -82,7 +82,7 @@ def print_over_bar(text: str) -> None:
         print(f"{erase_line}{text}", file=sys.stderr, flush=True)
     except (OSError, RuntimeError):
         with contextlib.suppress(OSError):
-            os.write(2, f"{text}\n".encode())  # 2 is stderr
+            os.write(2, f"{erase_line}{text}\n".encode())  # 2 is stderr
 
 
 def install_handlers() -> None:

@@ -50,9 +50,9 @@ _MORE = (
 )
 _LOOPS = {"episodes": "learn after episodes", "steps": "learn after steps"}  # `Family.learns_from` -> heading
 SYNTAX = (
-    "A bare flag switches on (--record), --no_record off; lists are 64,64 or 64 64; null stands for none. Where a "
-    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, and lists have at most "
-    f"{MAX_ITEMS} items. Integers may be written 1000 or 1e3."
+    "A bare flag switches on (--record), --no_record off; lists are 64,64 or 64 64, and lists of folders have spaces; "
+    f"null stands for none. Where a flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, "
+    f"and lists have at most {MAX_ITEMS} items. Integers may be written 1000 or 1e3."
 )
 MAX_WIDTH = 110
 TEXT_COLUMN, _NARROW_COLUMN = 32, 25  # columns at which explanations begin; the second is for the first page
@@ -248,11 +248,14 @@ def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
 
 
 def _metavar(flag: Flag) -> str:
-    """Return the placeholder for a flag's value, such as ``N`` or ``N,...``."""
+    """Return the placeholder for a flag's value, such as ``N``, ``N,...`` or, for texts that may contain commas,
+    ``TEXT ...``."""
     if flag.meta["choices"] and not flag.type.is_list:
         return "NAME"
     single = METAVARS[flag.type.item]
-    return f"{single},..." if flag.type.is_list else single
+    if not flag.type.is_list:
+        return single
+    return f"{single},..." if flag.comma_separates else f"{single} ..."
 
 
 def _explanation(flag: Flag, families: Sequence[str] | None) -> str:

@@ -131,13 +131,15 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_names: Sequence[str]) -> str | None:
     """Return the setting in ``valid_flags``, or the one of ``other_names``, with the name or alias that is most similar
-    to ``name``. Return None if no name is similar."""
+    to ``name``, with a value if `HINTS` has one. Return None if no name is similar."""
     agent, _, setting = name.partition("_")
     if agent in implementations() and setting in valid_flags:  # PPO_lr exists only in runs of several agents
         return setting
     aliases = {**HINTS, **vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags)}
     aliases |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
-    settings_by_name = {alias: original for alias, original in aliases.items() if original in valid_flags}
+    settings_by_name = {
+        alias: original for alias, original in aliases.items() if original.partition(" ")[0] in valid_flags
+    }
     negations = [f"no_{flag.name}" for flag in valid_flags.values() if flag.default is True]
     settings_by_name |= {original: original for original in [*valid_flags, *negations, *other_names]}
     similar_name = closest(name, settings_by_name)

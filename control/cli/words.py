@@ -60,6 +60,11 @@ class Flag:
         """The flag of the command (`COMMANDS`) that this setting belongs to; "" for training."""
         return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
 
+    @property
+    def comma_separates(self) -> bool:
+        """Whether a comma separates items of a list. It may be part of a text that is not from a list of choices."""
+        return self.type.item is not str or bool(self.meta["choices"])
+
 
 Flags = Mapping[str, Flag]
 """Flags by name."""
@@ -166,8 +171,7 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
     if items == ["null"] and field_type.item is str and not field_type.is_list:
         raise value_error(flag.name, user_value, field_type, flag.meta)
-    comma_separates = field_type.item is not str or flag.meta["choices"]  # otherwise it may be part of the text
-    if field_type.is_list and comma_separates:
+    if field_type.is_list and flag.comma_separates:
         text = ",".join(items).strip("[]() ").removesuffix(",")  # "64,64" for each way to write the list
         items = text.split(",") if text else []
     try:

@@ -1,5 +1,7 @@
 """The end of a command's summary: paths, and commands to type next."""
 
+import math
+import re
 import shlex
 import shutil
 import sys
@@ -60,4 +62,18 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
         program_path = Path(sys.executable) if program == "python" else Path(sys.executable).with_name(program)
         if shutil.which(program) != str(program_path):  # the shell finds another program of this name, or none
             program = path_text(program_path)
-        print("  " + shlex.join((program, *map(path_text, arguments))), flush=True)
+        print(_wrapped_command([program, *map(path_text, arguments)]), flush=True)
+
+
+def _wrapped_command(words: Sequence[str]) -> str:
+    """Return an indented shell command. On a terminal, lines that do not fit are broken before a flag, with a
+    backslash."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    lines = [f"  {shlex.quote(words[0])}"]
+    for part in re.split(" (?=--)", shlex.join(words[1:])):
+        if len(lines[-1]) + len(part) + 3 > width:  # a space before the part and " \\" after it
+            lines[-1] += " \\"
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f" {part}"
+    return "\n".join(lines)

@@ -34,7 +34,7 @@ from control.loops.process import configure_process
 from control.reports.curves import solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import Run, read_runs
-from control.reports.tables import number_text, score_text
+from control.reports.tables import best_text, number_text, range_text, score_text, solved_steps
 from control.reports.tags import ELAPSED, GREEDY
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
@@ -118,7 +118,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks) -> bool:
                 elif not module.settings.run.no_checkpoint:
                     note("no checkpoint was saved yet; --checkpoint_every 1 saves sooner")
             raise KeyboardInterrupt from None
-        finished = _conclude(module, folder, started) and not stop.stop_requested
+        finished = _conclude(module, folder, started, stop.stop_requested) and not stop.stop_requested
         if finished:  # everything is printed and written
             passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
             ending.status = 0 if passed else 1
@@ -261,9 +261,10 @@ def check_unchanged(
     raise_all(errors)
 
 
-def _conclude(module: RunModule, folder: Path, started: float) -> bool:
+def _conclude(module: RunModule, folder: Path, started: float, was_stopped: bool) -> bool:
     """Draw and film the results of a run after its training, and print the summary: results, time since ``started``,
-    paths, and commands to type next. Return False if Ctrl-C interrupted this, else True."""
+    paths, and commands to type next. ``was_stopped`` says that a signal ended the training. Return False if Ctrl-C
+    interrupted this, else True."""
     lines: list[tuple[str, object]] = [("run", path_text(folder))]  # pairs (name, value) of the summary
     finished, training_end = True, Meter.seconds()
     try:
@@ -273,14 +274,19 @@ def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     except KeyboardInterrupt:
         finished = False
     runs = read_runs(folder / "metrics.csv")
+    was_interrupted = was_stopped and not module.is_over()
     score_lines: list[tuple[str, str]] = []
     if isinstance(module, AgentModule) and math.isfinite(module.best):
-        score_lines = [*_score_lines(module, runs)]
-        module.show_text("conclusion", "\n".join(f"- **{name}**: {text}" for name, text in score_lines))
+        with contextlib.suppress(UserError):  # best.ckpt was deleted or damaged since it was written
+            best_epoch = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state["epoch"]
+            score_lines = [*_score_lines(module, runs, best_epoch)]
+    conclusion = [("training", _epochs_text(module, was_interrupted))] if was_interrupted else []
+    if conclusion := conclusion + score_lines:
+        module.show_text("conclusion", "\n".join(f"- **{name}**: {text}" for name, text in conclusion))
     if not module.verbose:
         return finished
     seconds = runs[0].best(ELAPSED) if runs else training_end - started
-    work_text = _work_text(module, seconds, Meter.seconds() - training_end)
+    work_text = _work_text(module, was_interrupted, seconds, Meter.seconds() - training_end)
     print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         lines += score_lines
@@ -311,18 +317,22 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
     return commands
 
 
-def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    """Yield lines ``(name, text)`` of the summary. "best" is the best score. If the score is the greedy return and the
-    best of several evaluations, "last tenth" is the mean over the last tenth of the epochs, as in reports. If the score
-    is another measurement, "best" also shows the best greedy return, if there is one."""
+def _score_lines(module: AgentModule, runs: Sequence[Run], best_epoch: int) -> Iterator[tuple[str, str]]:
+    """Yield lines ``(name, text)`` of the summary. "best" is the best score, of ``best_epoch``. If the score is the
+    greedy return and the best of several evaluations, "last tenth" is the mean over the last tenth of the epochs, as in
+    reports, and "solved" has the steps at which several seeds solved the environment. If the score is another
+    measurement, "best" also shows the best greedy return, if there is one."""
     loop = module.loop
     score_is_greedy = loop.score_tag == GREEDY
     greedy_returns = [run.points(GREEDY)[1] for run in runs if run.has(GREEDY)]  # for each seed, of K evaluations: [K]
     solved = solved_return(module.settings.run.gamename) if "return" in loop.score_name else None
-    text = f"{loop.score_name} {score_text(module.best, solved, runs if score_is_greedy else ())}"
+    text = f"{loop.score_name} {best_text(module.best, best_epoch, solved, runs if score_is_greedy else ())}"
     if score_is_greedy and greedy_returns and len(greedy_returns[0]) > 1:
         yield "best", f"{text}; chosen from {len(greedy_returns[0])} evaluations"
         yield "last tenth", score_text(float(np.nanmean([run.last(GREEDY) for run in runs])), solved)
+        steps = [] if solved is None else solved_steps(runs, GREEDY, solved)
+        if steps and len(runs) > 1:
+            yield "solved", f"by {len(steps)} of {len(runs)} seeds, at step {range_text(steps)}"
     elif greedy_returns and not score_is_greedy:
         best_greedy = float(np.mean([returns.max() for returns in greedy_returns]))
         yield "best", f"{text}; best greedy return {number_text(best_greedy)}"
@@ -330,7 +340,14 @@ def _score_lines(module: AgentModule, runs: Sequence[Run]) -> Iterator[tuple[str
         yield "best", text
 
 
-def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
+def _epochs_text(module: RunModule, was_interrupted: bool) -> str:
+    """Return the epochs of a run as text, such as ``20 epochs`` or ``interrupted after 20 of 100 epochs``."""
+    limit = f" of {module.epochs:,}" if was_interrupted and module.epochs else ""
+    text = f"{module.epoch:,}{limit} {module.unit}{'' if module.epoch == 1 and not limit else 's'}"
+    return f"interrupted after {text}" if was_interrupted else text
+
+
+def _work_text(module: RunModule, was_interrupted: bool, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     drawn in 9 s``. ``seconds`` is the time of the training, with its earlier parts if it was resumed. ``seconds_after``
     is the time of the work after it."""
@@ -343,11 +360,12 @@ def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
         steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
         if len(set(module.env_steps.tolist())) > 1:
             steps = f"a mean of {steps}"
-    plural = "" if module.epoch == 1 else "s"
-    text = f"{module.epoch} {module.unit}{plural}, {steps} in {time_in_words(seconds)}"
+    text = f"{_epochs_text(module, was_interrupted)}, {steps} in {time_in_words(seconds)}"
     if seconds_after < 1:
         return text
-    work = "evaluated" if isinstance(module, ProxyModule) else "drawn"
+    is_evaluated = isinstance(module, ProxyModule) and module.is_over()  # an interrupted search has no winner
+    is_filmed = module.settings.run.record and (is_evaluated or isinstance(module, AgentModule))
+    work = f"{'evaluated' if is_evaluated else 'drawn'}{' and filmed' if is_filmed else ''}"
     return f"{text}, {work} in {time_in_words(seconds_after)}"
 
 

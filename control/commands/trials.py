@@ -12,6 +12,7 @@ import dataclasses
 import io
 import json
 import math
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ import yaml
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 
 from control.cli import errors
+from control.cli.colour import wrap_text
 from control.cli.settings import RunConfig, Settings, to_yaml
 from control.commands.search_space import Space, trial_settings
 from control.commands.summary import Command, command, show_next
@@ -146,7 +148,7 @@ class Search:
         if is_better or SEARCHES in metrics:
             trial.best, trial.raw = trial.last, dict(raw)
             if self.scored[0] is trial:  # the best of all trials
-                self._print(f"trial {number}: best so far, {self._text(trial)}")
+                self._print(f"trial {number}: best so far, {_score_text(trial)}")
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
@@ -187,7 +189,7 @@ class Search:
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
-            line = f"# trial {winner.number} of {self.folder}: score {winner.score:.1f} {_progress_text(winner.best)}\n"
+            line = f"# trial {winner.number} of {self.folder}: {_score_text(winner)}\n"
             settings = trial_settings(self.settings, self.space.decode(winner.raw))
             atomic_write_text(self.folder / "best.yaml", line + to_yaml(settings))
 
@@ -212,7 +214,8 @@ class Search:
         prefix = "interrupted: " if interrupted else ""
         print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
         for trial in best:
-            print(f"  trial {trial.number}: {self._text(trial)}")
+            print(f"  trial {trial.number}: {_score_text(trial)}")
+            print(wrap_text(self._values_text(trial), sys.stdout, indent="    ", start="    "))
         run, search_config = self.settings.run, self.settings.subcommand
         lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
         if len(self.scored) >= FEWEST and not interrupted:
@@ -236,16 +239,16 @@ class Search:
         path = self.folder / f"trial_{trial.number}" / "checkpoints" / "best.ckpt"
         return path if path.exists() else None
 
-    def _text(self, trial: Trial) -> str:
+    def _values_text(self, trial: Trial) -> str:
+        """Return the hyperparameters of a trial that vary, with four digits. The files have all digits."""
         values = self.space.decode(trial.raw)
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
-        values_text = ", ".join(f"{name} {_yaml_text(values[name])}" for name in varied)
-        return f"score {trial.score:.1f} {_progress_text(trial.best)}  ({values_text})"
+        return ", ".join(f"{name}={_rounded_text(values[name])}" for name in varied)
 
     def _print(self, line: str) -> None:
         """Print a line with the time since the start of the search."""
         minutes, seconds = divmod(round(time.monotonic() - self.started), 60)
-        print(f"{minutes:3d}:{seconds:02d}  {line}", flush=True)
+        print(wrap_text(line, sys.stdout, indent=" " * 8, start=f"{minutes:3d}:{seconds:02d}  "), flush=True)
 
 
 def trial_length(settings: Settings) -> tuple[str, int]:
@@ -257,6 +260,11 @@ def trial_length(settings: Settings) -> tuple[str, int]:
         return "epoch", settings.epochs
     assert settings.total_steps is not None  # ensured by `from_dict`
     return "env_steps", settings.total_steps
+
+
+def _score_text(trial: Trial) -> str:
+    """Return the best score of a trial, such as ``score 195.0 at epoch 20``."""
+    return f"score {trial.score:.1f} {_progress_text(trial.best)}"
 
 
 def _progress_text(metrics: Mapping[str, float]) -> str:
@@ -272,6 +280,10 @@ def _yaml_text(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
     return "null" if value is None else str(value)
+
+
+def _rounded_text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else _yaml_text(value)
 
 
 class TrialFailed(Exception):

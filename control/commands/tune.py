@@ -14,9 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from control.cli.colour import print_wrapped
 from control.cli.settings import Settings
 from control.commands import trials
 from control.commands.search_space import Space, search_space, trial_settings
+from control.commands.summary import path_text
 from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, trial_length
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
@@ -48,6 +50,9 @@ def tune(settings: Settings) -> int:
     search: Search | None = None
     interrupted = False
     try:
+        print(
+            "starting Ray ..." if run.ray_address is None else f"connecting to Ray at {run.ray_address} ...", flush=True
+        )
         with connected(run.ray_address, max_concurrent * run.num_workers), contextlib.ExitStack() as locks:
             folder = Path(resumed) if resumed else run_dir.create(run, search=True)
             locks.enter_context(run_dir.locked(folder, new=not resumed))
@@ -58,9 +63,9 @@ def tune(settings: Settings) -> int:
             plural = {"env_steps": "steps", "epoch": "epochs"}.get(unit, unit)
             place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
             kept_text = f"; {num_kept} are kept" if search.trials else ""
-            print(f"searching {', '.join(space.dimensions)} ({space.source})", flush=True)
+            print_wrapped(f"searching {', '.join(space.dimensions)} ({path_text(Path(space.source))})")
             trials_text = f"{search_config.num_samples} trials of {length:,} {plural}"
-            print(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept_text}: {folder}", flush=True)
+            print_wrapped(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept_text}: {path_text(folder)}")
             if num_kept < search_config.num_samples:
                 _run_trials(search)
     except KeyboardInterrupt:

@@ -72,11 +72,11 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 
 def poster(video: Path) -> bytes:
-    """Return the last frame, as the content of a JPEG. Empty if the video cannot be read."""
-    options = "-v error -vf reverse -frames:v 1 -c:v mjpeg -f image2pipe -".split()  # "-": to the standard output
+    """Return the first frame, as the content of a JPEG. Empty if the video cannot be read."""
+    options = "-v error -frames:v 1 -c:v mjpeg -f image2pipe -".split()  # "-": to the standard output
     with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
         # Only mp4 is accepted: files of other formats may name further files, which ffmpeg would read.
-        command = [encoder().get_ffmpeg_exe(), "-f", "mp4", "-sseof", "-1", "-i", str(video), *options]
+        command = [encoder().get_ffmpeg_exe(), "-f", "mp4", "-i", str(video), *options]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
     return b""
 

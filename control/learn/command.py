@@ -176,8 +176,12 @@ def _run_stages(task: Task) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_line = f"{command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_line)
-    setup = {"gamename": task.game} | task.changed_options
-    show_learned(task.folder, task.seed, setup, task.results, task.folder / FIGURE)
+    setup = {"gamename": task.game, "seed": task.seed, "exam_agents": task.options.exam_agents} | task.changed_options
+    # Without a value of the user, these follow from the task.
+    setup["teacher_steps"] = task.results.get("teacher", {}).get("max_steps")
+    setup["exam_steps"] = task.results.get("exam", {}).get("steps")
+    run = dataclasses.replace(task.settings.run, implementation="learn")
+    show_learned(run, task.folder, vars(task.options), setup, task.results, task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # results of the selected stages
     if verbose and "exam" in results:
         print(f"\n{returns_table(results)}")

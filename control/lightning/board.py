@@ -4,6 +4,7 @@ The x axis is always the number of environment steps that the member has made.
 """
 
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from control.cli.settings import Settings, default_settings, effective_values
+from control.cli.settings import RunConfig, Settings, default_settings, effective_values
 from control.cli.words import as_word
 from control.reports.stages import conclusion, race_scalars, stage_scalars
 from control.reports.tags import SYNTHETIC_STEPS, explanations
@@ -48,32 +49,33 @@ class Board:
                 _add_value(self.writer, point, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
-        """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also
-        add the hyperparameters to TensorBoard's page HPARAMS, which takes the metrics from the scalars."""
-        highlighted = hyperparameters(settings)
+        """Add the settings of the member with this ``seed`` (`add_values`), with `hyperparameters` on the page
+        HPARAMS."""
         values = effective_values(settings) | {"seed": seed}
-        lines = ["Settings in bold are also on the page HPARAMS.\n", "| setting | value |", "| --- | --- |"]
-        for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
-            label = f"**{name}**" if name in highlighted else name
-            lines.append(f"| {label} | `{as_word(values[name], ',')}` |")
-        self.writer.add_text("settings", "\n".join(lines), steps)
-        self.add_hyperparameters(highlighted, seed, steps)
+        self.add_values(values, hyperparameters(settings), _row_name(settings.run, seed, self.folder), steps)
 
-    def add_hyperparameters(self, values: Mapping[str, Any], seed: int, steps: int = 0) -> None:
-        """Add a row to TensorBoard's page HPARAMS, which sorts the names and shows the first five. So that the names in
-        `_FIRST` come first, all other names begin with ``set.``. The name of a row, of which some 15 letters are shown,
-        begins with implementation and seed."""
+    def add_values(self, values: Mapping[str, Any], highlighted: Mapping[str, Any], name: str, steps: int = 0) -> None:
+        """Add a table of the settings ``values``, with the ``highlighted`` ones first and in bold, and a row with these
+        and this ``name`` to TensorBoard's page HPARAMS, which takes the metrics from the scalars. The page sorts the
+        names of settings and shows the first five. So that the names in `_FIRST` come first, all other names begin with
+        ``set.``."""
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
         from torch.utils.tensorboard.summary import hparams
 
-        # As a number, an integer would be shown as 25.000.
-        texts = {name: value if isinstance(value, float) else as_word(value, ",") for name, value in values.items()}
-        labels: dict[str, Any] = {_FIRST.get(name, f"set.{name}"): text for name, text in texts.items()}
+        lines = ["Settings in bold are also on the page HPARAMS.\n", "| setting | value |", "| --- | --- |"]
+        for setting in sorted(values, key=lambda setting: setting not in highlighted):  # highlighted settings first
+            label = f"**{setting}**" if setting in highlighted else setting
+            lines.append(f"| {label} | `{as_word(values[setting], ',')}` |")
+        self.writer.add_text("settings", "\n".join(lines), steps)
+        labels: dict[str, Any] = {}
+        for setting, value in highlighted.items():  # numbers remain numbers, so that the page can sort and filter them
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            labels[_FIRST.get(setting, f"set.{setting}")] = value if is_number else as_word(value, ",")
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, _ = hparams(labels, {})
         plugin_data = start_summary.value[0].metadata.plugin_data
         content = HParamsPluginData.FromString(plugin_data.content)
-        content.session_start_info.group_name = f"{values['implementation']}, {seed}: {self.folder}"
+        content.session_start_info.group_name = name
         plugin_data.content = content.SerializeToString()
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
@@ -112,18 +114,34 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     return identity | {name: value for name, value in values.items() if name in shown_names} | command
 
 
-def show_learned(folder: Path, seed: int, setup: Mapping[str, Any], results: Mapping[str, Any], figure: Path) -> None:
-    """Add the ``results`` of `--learn` (stage -> its results), the ``figure`` if there is one, and the ``setup`` (game
-    and options) to TensorBoard. The race compares agents with different rewards. Each of its curves is a run of
-    TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of earlier calls."""
+def show_learned(
+    run: RunConfig,
+    folder: Path,
+    options: Mapping[str, Any],
+    setup: Mapping[str, Any],
+    results: Mapping[str, Any],
+    figure: Path,
+) -> None:
+    """Add the ``results`` of `--learn` (stage -> its results), the ``figure`` if there is one, the ``options``, and the
+    ``setup`` (game and options to compare) to TensorBoard. The race compares agents with different rewards. Each of its
+    curves is a run of TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of
+    earlier calls."""
     board = _new_board(folder, stage_scalars(results))
-    board.add_hyperparameters({"implementation": "learn", **setup}, seed)
-    board.add_image("returns", figure, 0)
+    board.add_values({**options, **setup}, {"implementation": "learn", **setup}, _row_name(run, run.seed, folder))
+    board.add_image("figures/returns", figure, 0)
     stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
     board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", *stages]))
     board.writer.close()
     for reward, points in race_scalars(results).items():
         _new_board(folder / f"race_{reward}", points).writer.close()
+
+
+def _row_name(run: RunConfig, seed: int, folder: Path) -> str:
+    """Return the name of a row of HPARAMS, such as ``debug/PPO 25: cartpole/debug/PPO/seed_25/version_0``. The page
+    shows some 15 letters of it."""
+    path, base = Path(os.path.abspath(folder)), Path(os.path.abspath(run.logdir))
+    path = path.relative_to(base) if path.is_relative_to(base) else path
+    return f"{run.exp_name}/{run.implementation} {seed}: {path}"
 
 
 def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:

@@ -25,7 +25,7 @@ from control.lightning.agent import AgentModule
 from control.lightning.module import RunModule
 from control.reports.curves import solved_return
 from control.reports.tables import number_text
-from control.reports.tags import ELAPSED, EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
+from control.reports.tags import ELAPSED, EPOCH, GRADIENT_STEPS, GREEDY, SPEED, TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, read_metrics, sync_to_disk
 from models.settings import StopNow
@@ -44,7 +44,7 @@ class Progress(Callback):
 
     def __init__(self) -> None:
         self._table = RowTable()
-        self._row_steps, self._row_seconds = 0, 0.0  # environment steps and time at the latest row
+        self._row_seconds = 0.0  # time at the latest row
         self._row_fraction = -1.0  # finished fraction of the training at the latest row
         self._fraction = 0.0  # finished fraction at the start of the epoch
         self._epoch_size = 0.0  # increase of the finished fraction in the latest epoch
@@ -62,7 +62,7 @@ class Progress(Callback):
         self._fraction = module.finished_fraction()
         is_first = number == module.epochs_before + 1
         if is_first:
-            self._row_steps, self._row_seconds = int(module.env_steps.sum()), Meter.seconds()
+            self._row_seconds = Meter.seconds()
         # The time left is estimated without the work before the first epoch and the faster epochs before the first
         # update.
         if is_first or (isinstance(module, AgentModule) and not module.gradient_steps):
@@ -96,18 +96,18 @@ class Progress(Callback):
         if solved is not None and score >= solved:
             self._solved_was_said = True
             if module.best < solved:  # not before a resumed run was interrupted
-                text = f"solved at step {module.steps_a_seed():,}; --target_return {solved:g} would stop here"
+                num_seeds = len(module.seeds)
+                subject = f"mean of {num_seeds} seeds solved" if num_seeds > 1 else "solved"
+                text = f"{subject} at step {module.steps_a_seed():,}; --target_return {solved:g} would stop here"
                 tqdm.write(paint(wrap_text(text, sys.stdout), "dim", sys.stdout))
 
     def _print_row(self, module: RunModule, fraction: float) -> None:
-        """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left.
+        """Print the epoch, the columns of the module, the speed of the epoch, as in TensorBoard, and the time left.
         ``fraction`` is the finished fraction of the training."""
-        steps, seconds = int(module.env_steps.sum()), Meter.seconds()
-        rate = (steps - self._row_steps) / (seconds - self._row_seconds)
-        self._row_steps, self._row_seconds = steps, seconds
+        self._row_seconds = Meter.seconds()
         last_epoch = _number_text(module, module.epochs or 0)
         epoch = _number_text(module, module.epoch)
-        times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self.meter.time_left(fraction)}
+        times = {"steps/s": f"{module.means()[SPEED]:9,.0f}", "left": self.meter.time_left(fraction)}
         if self.meter.bar is not None:  # the printed row draws it again
             self.meter.show(fraction, f"{module.unit} {epoch}")
         if module.legend and not self._table.widths:  # the first row will follow

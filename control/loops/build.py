@@ -17,6 +17,7 @@ from control.loops.loop import Loop
 from control.loops.steps import StepGroups
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from envs.make import spaces_of
+from envs.names import resolve
 from models.contract import Agent
 from models.registry import agent_class, family, inner_agents, parse_agents
 from models.settings import HAS_NUMBA, SettingError
@@ -76,7 +77,9 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
         return
     candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")  # most environments suit PPO, DDQN or SAC
     capable = " or ".join(name for name in candidates if not _mismatch(agent_class(name), spaces, name))
-    line = f"gamename is {run.gamename!r}, {mismatch}"
+    gym_id = resolve(run.gamename).gym_id  # the user may have typed it
+    id_text = f" ({gym_id})" if gym_id != run.gamename else ""
+    line = f"gamename is {run.gamename!r}{id_text}, {mismatch}"
     raise SettingError(f"{line}; try {capable}" if capable else line, "agent" if inner_agent else "")
 
 

@@ -95,6 +95,7 @@ def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "
 
 
 GRID_POINTS = 200
+_IQM_RUNS = 4  # with fewer runs, the interquartile mean is the mean
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
 
 
@@ -104,7 +105,9 @@ def curves_note(num_seeds: int) -> str:
     if num_seeds == 1:
         lines = ["line: centred moving average over 2 % of the points"]
     if num_seeds >= MIN_RUNS:
-        lines += ["band: 95 % bootstrap interval of the mean of three seeds or more", "dashed: interquartile mean"]
+        lines.append("band: 95 % bootstrap interval of the mean of three seeds or more")
+    if num_seeds >= _IQM_RUNS:
+        lines.append("dashed: interquartile mean of four seeds or more")
     if num_seeds > 1:
         lines.append("thin: single seeds")
     return "; ".join(lines)
@@ -137,8 +140,8 @@ def shown_label(label: str) -> str:
 
 def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:
     """Draw the ``curves [N, G]`` of N seeds over ``x [G]``: their mean, its 95 % band, and the interquartile mean as a
-    dashed line. ``with_seeds`` adds a thin line for each seed. Fewer than three seeds have no band and no dashed line,
-    and two seeds always have their thin lines."""
+    dashed line. ``with_seeds`` adds a thin line for each seed. Fewer than three seeds have no band, fewer than four no
+    dashed line, and two seeds always have their thin lines."""
     if not len(x):
         return
     marker = "o" if len(x) == 1 else None  # a line through one point cannot be seen
@@ -148,5 +151,6 @@ def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, wit
     # A bootstrap at each of many thousand points would need gigabytes.
     points = np.linspace(0, len(x) - 1, min(len(x), GRID_POINTS)).round().astype(int)
     if bounds := interval(curves[:, points]):  # three seeds or more
-        axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
+        if len(curves) >= _IQM_RUNS:
+            axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
         axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)

@@ -20,7 +20,7 @@ _MEANINGS = {
     "probe": "random play, and always the same action",
     "teacher": "an agent that learns the task",
     "bandit": "a network whose reward is highest for the teacher's action; its clone is the best policy on it",
-    "exam": "new agents train on the bandit, and play the task",
+    "exam": "new agents train on the bandit, and play the task{others}",
     "reward": "a network that estimates the teacher's later return",
     "race": "new agents train on the task with the learned reward, and with its own",
 }
@@ -64,10 +64,13 @@ def _total(results: Mapping[str, Any], name: str) -> Any:
 
 def _stages_table(results: Mapping[str, Any]) -> Table:
     """Return the table of stages: their results and meanings, their steps in the task, and their time."""
+    others = sum(score["count"] for score in results.get("exam", {}).get("real", {}).values())
+    others_text = f"; {others} others train on the task, to compare" if others else ""
     rows = [["stage", "result", "real steps", "CPU s"]]
     for name, result in results.items():
         steps = f"{result['real_steps']:,}" if "real_steps" in result else "-"
-        rows.append([name, f"{result['text']}\n{_MEANINGS[name]}", steps, f"{result['cpu_seconds']:,.0f}"])
+        text = f"{result['text']}\n{_MEANINGS[name].format(others=others_text)}"
+        rows.append([name, text, steps, f"{result['cpu_seconds']:,.0f}"])
     rows.append(["sum", "", f"{_total(results, 'real_steps'):,}", f"{_total(results, 'cpu_seconds'):,.0f}"])
     return Table(rows, "Results, steps in the task, and time")
 
@@ -81,7 +84,8 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
     colours = [figures.COLOURS[0] if name.endswith(" on the bandit") else figures.GREY for name in scores]
     cells, size = figures.rows(2 if race else 1), (figures.WIDTH, 0.8 + 0.28 * len(scores))  # inches
     style = figures.DEFAULT_STYLE.with_svg()
-    with figures.figure_panels(path, cells, size, style) as (axis, *race_axes):
+    note = "race: bold lines are medians, thin lines single agents" if race and race["agents"] > 1 else ""
+    with figures.figure_panels(path, cells, size, style, note=note) as (axis, *race_axes):
         axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=figures.GREY, elinewidth=1)
         axis.scatter(means, range(len(scores)), c=colours, zorder=3)
         figures.set_row_labels(axis, list(scores))
@@ -92,15 +96,14 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
-    labels = {"learned": "learned reward", "task": "task's reward"}
+    labels = {"learned": "race: learned reward", "task": "race: task's reward"}
     for (reward, label), colour, dashes in zip(labels.items(), figures.COLOURS[2:], ("-", "--"), strict=False):
         curves = np.array(race["arms"][reward]["curves"])  # [N, T]
         steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
         axis.plot(steps, np.median(curves, 0), color=colour, linestyle=dashes, label=label)
         axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
-    goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to teacher"
+    goal_label = f"race: {100 * GOOD_FRACTION:.0f} % of the way to teacher"
     axis.axhline(race["solved"], color=figures.GREY, linewidth=0.8, linestyle=":", label=goal_label)
     title = f"Race: {race['agents']} {race['agent']} agents on the task"
     axis.set(xlabel="thousand steps on the task", ylabel="median return", title=title)
-    axis.legend(loc="best", frameon=True, edgecolor="none")
     axis.locator_params(axis="x", nbins=5)

@@ -19,14 +19,16 @@ from control.reports.html import Picture, data_url, render_page
 from control.reports.plot import Figure, draw, figure_of
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import find_groups, short_path
+from control.reports.stages import PAGE
 from control.reports.statistics import MIN_RUNS
 from control.reports.tables import NOT_SOLVED, Table, number_text, with_interval
-from control.storage.run_dir import atomic_write_text, learn_folder
+from control.storage.run_dir import RESULTS, atomic_write_text, learn_folder
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
 _MAX_NAMED = 4  # groups that the conclusion names one by one
+_MIN_COUNTED = 3  # groups of which the conclusion first says how many solve their environment
 _PICTURES = {  # with titles of their own: their descriptions
     "behaviour": "States and rewards in training, beside the real environment",
     "behaviour_reward": "What the synthetic bandit pays for: the reward of an action in a state",
@@ -69,13 +71,22 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
     learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
     pages = dict.fromkeys(folder.learn_page for folder in folders)  # of `--learn`, whose teachers the runs trained
     learn_pages = [page for page in pages if page and page.is_file()]
-    held_out = [{"run": label} | folder.held_out for folder, label in folders.items() if folder.held_out]
+    others = [file.with_name(PAGE) for folder in run_dirs for file in sorted(folder.rglob(RESULTS))]
+    other_pages = [page for page in dict.fromkeys(others) if page.is_file() and page.resolve() not in learn_pages]
+    held_out = []
+    for group in groups:
+        # With several groups, the table of results has mean and IQM of a search with one seed.
+        repeated = ("mean", IQM) if len(groups) > 1 and len(group.folders) == 1 else ()
+        for folder in [folder for folder in group.folders if folder.held_out]:
+            texts = {name: text for name, text in folder.held_out.items() if name not in repeated}
+            held_out.append({"run": folders[folder]} | texts | {"steps of the search": group.steps})
     return render_page(
         "page.html.j2",
         _title(groups),
         _description(groups),
         conclusion=_conclusion(groups),
-        learn_pages=[quote(os.path.relpath(page, target.absolute().parent)) for page in learn_pages],
+        learn_pages=_links(learn_pages, target),
+        other_pages=_links(other_pages, target),
         results=_results_table(groups) if len(groups) > 1 else None,
         held_out=Table.of_rows(held_out, "Returns of new agents that trained on the winner") if held_out else None,
         notes=_notes(groups),
@@ -89,6 +100,11 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
         commands={group.label: lines for group in groups if (lines := _commands(group))},
         page_commands=[command, f"python trainer.py --plot {paths}"],
     )
+
+
+def _links(pages: Sequence[Path], target: Path) -> list[str]:
+    """Return the addresses of other ``pages`` on the page ``target``."""
+    return [quote(os.path.relpath(page.absolute(), target.absolute().parent)) for page in pages]
 
 
 def _title(groups: Sequence[ReportGroup]) -> str:
@@ -122,23 +138,29 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
-    judged.sort(key=lambda group: group.result["mean"], reverse=True)
+    # Of equal results, finished ones are first.
+    judged.sort(key=lambda group: (group.result["mean"], not group.unfinished), reverse=True)
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
-    if len(judged) > _MAX_NAMED and verdicts != {""}:
-        sentences.append(f"Solved by {sum(group.verdict == 'solved' for group in judged)} of {len(judged)} groups.")
+    if len(judged) >= _MIN_COUNTED and verdicts != {""}:
+        count = sum(group.verdict == "solved" for group in judged)
+        sentences.insert(0, f"Solved by {count} of {len(judged)} groups.")
     if len(groups) == 1 and judged[0].checkpoint_sentence:
         sentences.append(judged[0].checkpoint_sentence)
     searches = [(group.label, folder.scores) for group in judged for folder in group.folders]
     searches = [(label, scores) for label, scores in searches if scores.get("verdict")]
     for label, scores in searches:
-        # Of one group, the sentence before this one also says that it is not solved.
-        single = scores["verdict"].removeprefix(NOT_SOLVED)
-        sentences.append(single if len(judged) == 1 else f"{label}: {scores['verdict']}")
-    if unfinished := [text for group in groups for text in group.unfinished]:
-        sentences.append(f"Interrupted, or still running: {'; '.join(unfinished)}.")
+        # The sentence about the group, if there is one, also says that it is not solved.
+        verdict = scores["verdict"].removeprefix(NOT_SOLVED if len(judged) <= _MAX_NAMED else "")
+        sentences.append(verdict if len(judged) == 1 else f"{label}: {verdict}")
+    unfinished = [
+        f"{group.label}, {name}, {text}" for group in groups for name, text in group.unfinished.items()
+        if not any(sentence.startswith(f"{group.label}: {text}") for sentence in sentences)
+    ]  # fmt: skip
+    if unfinished:
+        sentences.append(f"Not finished: {'; '.join(unfinished)}.")
     some_searches_failed = any(not scores["passed"] for _, scores in searches)
-    if some_searches_failed or (verdicts == {"not solved"} and not unfinished):
+    if some_searches_failed or (verdicts == {"not solved"} and not any(group.unfinished for group in groups)):
         return sentences, False
     return sentences, True if verdicts == {"solved"} else None
 
@@ -156,7 +178,10 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
         notes.append("Solved at step: of the first evaluation with a return that counts as solved.")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
     notes.append(f"Numbers of seeds are means over the last tenth of the {period}, in brackets the best.")
-    notes.append("IQM: interquartile mean, with its bootstrap interval over three seeds or more, or over agents.")
+    if len(groups) == 1 and "second evaluation" in groups[0].checkpoint_sentence:
+        notes.append("The agent in best.ckpt has the best mean of two evaluations; the table has the first of them.")
+    if any(len(group.runs) > 1 or IQM in folder.held_out for group in groups for folder in group.folders):
+        notes.append("IQM: interquartile mean, with its bootstrap interval over three seeds or more, or over agents.")
     return notes
 
 
@@ -164,6 +189,8 @@ def _results_table(groups: Sequence[ReportGroup]) -> Table:
     """Return the table of results, a row for each group. The caption has texts that are the same in all rows."""
     rows = [_results_row(group) for group in groups]
     caption = "Returns at the end of training"
+    if any(group.tag == tags.HELD_OUT_RETURN for group in groups):
+        caption += "; of a search, of new agents that trained on its winner"
     for name in ("evaluation", "solved from"):
         if len({row[name] for row in rows}) == 1:
             caption += f"; {name}: {rows[0][name]}"
@@ -183,11 +210,12 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         "mean": number_text(group.result["mean"]) if group.tag else "-",
         IQM: iqm,
         "verdict": group.verdict or "-",
+        "state": next(iter(group.unfinished.values()), "-").partition(" after")[0],
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
         "evaluation": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
         "solved at step": group.solved_at(group.runs),
-        "training steps": group.steps,
+        "training steps": "-" if group.is_search else group.steps,
         "real steps": group.real_steps if group.is_search else "-",  # of an agent, these are its training steps
         "time": group.duration,
     }

@@ -332,6 +332,8 @@ def _draw_panels(
                 steps, values = arm.curves[panel.tag]
                 curves.draw_curves(axis, steps, values, figure.colours[arm.label], arm.label, len(panel.arms) == 1)
             panel_title = f"{panel.game}: {TAGS[panel.tag].title}".removeprefix(": ")
+            if sum((other.game, other.tag) == (panel.game, panel.tag) for other in panels) > 1:  # of several families
+                panel_title += f" of {', '.join(arm.label for arm in panel.arms)}"
             figures.set_title(axis, panel_title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
         for game, game_levels in figure.levels.items():

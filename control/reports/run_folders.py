@@ -21,9 +21,9 @@ from control.cli.words import as_word
 from control.reports import stages, tables, tags
 from control.reports.curves import is_episode_return, solved_return
 from control.reports.runs import Group, Run
-from control.reports.tables import number_text
+from control.reports.tables import number_text, range_text
 from control.reports.tags import ELAPSED
-from control.storage.run_dir import learn_folder
+from control.storage.run_dir import is_locked, learn_folder
 from models.settings import UserError
 
 # Tags of the results by which runs are judged: the first one that they have.
@@ -34,7 +34,7 @@ IQM = "IQM [95 % interval]"
 _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
     "agents": ("new agents", "{:,.0f}".format), "mean": ("mean", number_text), "std": ("std", number_text),
     "iqm": (IQM, number_text), "worst": ("worst", number_text), "solved": ("solved", tables.percent_text),
-    "steps": ("training steps", "{:,.0f}".format),
+    "steps": ("steps of a new agent", "{:,.0f}".format),
 }  # fmt: skip
 
 
@@ -191,8 +191,10 @@ class ReportGroup(Group):
 
     @property
     def verdict(self) -> str:
-        """Whether the mean result solves the environment, as words; empty if that is unknown."""
-        return "" if self.solved is None else tables.solved_text(self.result["mean"], self.solved)
+        """Whether the mean result solves the environment, as words; empty if that is unknown, as before the held-out
+        evaluation of a search."""
+        is_open = self.is_search and self.tag != tags.HELD_OUT_RETURN
+        return "" if self.solved is None or is_open else tables.solved_text(self.result["mean"], self.solved)
 
     @property
     def best(self) -> float | None:
@@ -205,6 +207,11 @@ class ReportGroup(Group):
         """The result, and whether it solves the environment, such as ``Solved (475 or more): PPO returns 497.2 at the
         end of training.``"""
         end = number_text(self.result["mean"])
+        if self.is_search and self.tag != tags.HELD_OUT_RETURN and len(self.runs) == 1:
+            generations, values = self.runs[0].points(self.tag)
+            subject = "new agents returned" if self.tag == tags.MEAN_RETURN else "the mean fitness was"
+            state = next(iter(self.unfinished.values()), "without a held-out evaluation")
+            return f"{self.label}: {state}; {subject} {number_text(values[-1])} after generation {generations[-1]:.0f}."
         if self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
             result = f"{agents} new agents that trained on the winner of {self.label} return {end}".strip()
@@ -223,7 +230,7 @@ class ReportGroup(Group):
 
     @cached_property
     def checkpoint_sentence(self) -> str:
-        """The epoch and the score of the agent in best.ckpt, as the terminal prints it. Empty without this file, and
+        """The score and the epoch of the agent in best.ckpt, as the terminal prints them. Empty without this file, and
         for searches, several runs, and agents that are chosen by their returns in training."""
         folder = self.folders[0]
         file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
@@ -235,27 +242,34 @@ class ReportGroup(Group):
 
         with contextlib.suppress(UserError):  # the file is damaged
             run_state = checkpoints.load(file).run_state
-            score = tables.score_text(run_state["best"], self.solved, self.runs)
-            return f"best.ckpt has the agent of epoch {run_state['epoch']:,}: mean greedy return {score}."
+            score = tables.best_text(run_state["best"], run_state["epoch"], self.solved, self.runs)
+            return f"best.ckpt: mean greedy return {score}."
         return ""
 
-    @property
-    def unfinished(self) -> list[str]:
-        """Names of the runs that were interrupted or continue, according to their settings, with their epochs. A run
-        that may end early because of its returns counts as finished."""
-        texts = []
+    @cached_property
+    def unfinished(self) -> dict[str, str]:
+        """For runs that have not finished, according to their settings, the name of the run and a text such as
+        ``interrupted after 3 of 100 generations``. Runs that may end early because of their returns count as finished,
+        except searches without a solution."""
+        texts = {}
         for folder in self.folders:
             settings = folder.settings
             if settings is None or settings.run.target_return is not None or folder.learn_page is not None:
                 continue
-            if getattr(settings.proxy, "quit_when_solved", False) or getattr(settings.agent, "target_running_mean", 0):
-                continue
             # Seeds in one folder train side by side, so the first of them stands for all.
-            columns = next(run.columns for run in self.runs if run.source.parent == folder.path)
-            epochs, steps = int(columns["epoch"].max()), int(columns["env_steps"].max())
+            run = next(run for run in self.runs if run.source.parent == folder.path)
+            is_search = settings.proxy is not None
+            if getattr(settings.agent, "target_running_mean", 0) or (
+                is_search and _has_ended(run, folder, settings.proxy)
+            ):
+                continue
+            epochs, steps = int(run.columns["epoch"].max()), int(run.columns["env_steps"].max())
             limits = (settings.epochs, epochs), (settings.total_steps, steps)
             if all(limit is None or number < limit for limit, number in limits):
-                texts.append(f"{self.label}, {folder.name} ({epochs:,} epochs)")
+                limit_text = "" if settings.epochs is None else f" of {settings.epochs:,}"
+                state = "still running" if is_locked(folder.path) else "interrupted"
+                unit = "generations" if is_search else "epochs"
+                texts[folder.name] = f"{state} after {epochs:,}{limit_text} {unit}"
         return texts
 
     @property
@@ -282,8 +296,7 @@ class ReportGroup(Group):
         for searches."""
         if self.solved is None or self.is_search:
             return []
-        points = [run.points(self.tag, "env_steps") for run in runs]
-        return [int(step) for env_steps, values in points for step in env_steps[values >= self.solved][:1]]
+        return tables.solved_steps(runs, self.tag, self.solved)
 
     @property
     def steps(self) -> str:
@@ -302,7 +315,8 @@ def setting_text(value: Any) -> str:
     return value if isinstance(value, str) else as_word(value, ",")
 
 
-def range_text(numbers: Sequence[int]) -> str:
-    """Return numbers as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
-    smallest, largest = min(numbers), max(numbers)
-    return f"{smallest:,} to {largest:,}" if smallest < largest else f"{smallest:,}"
+def _has_ended(run: Run, folder: RunFolder, config: Any) -> bool:
+    """Return whether a search with this ``config`` has a winner, or ended because its mean solves the task."""
+    ends_early = config.quit_when_solved and config.solved_reward is not None
+    returns = run.points(tags.MEAN_RETURN)[1]
+    return bool(folder.scores) or (ends_early and bool((returns >= config.solved_reward).any()))

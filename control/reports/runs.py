@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from control.cli.colour import note
+from control.cli.colour import note, warning
 from control.cli.files import read_mapping
 from control.reports.statistics import Array
 from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
@@ -146,30 +146,44 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
     ``run_dirs`` are run folders or folders above them. Of several versions of a run, in folders ``version_K``, the one
     that is itself in ``run_dirs`` is used, otherwise the newest, and a note names the others. If ``run_dirs`` has
-    several versions of one run, each version has a separate group. Raises SettingError about the ``setting`` ("plot" or
-    "report") for a missing folder and a folder without metrics.csv.
+    several versions of one run, each version has a separate group. A warning names each run below ``run_dirs`` whose
+    metrics.csv is damaged. Raises SettingError about the ``setting`` ("plot" or "report") for a missing folder, a
+    folder without metrics.csv, and a run folder with a damaged one.
     """
-    named_folders = {folder.resolve() for folder in run_dirs if (folder / "metrics.csv").is_file()}
+    run_folders = {folder.resolve() for folder in run_dirs}
+    named_folders = {folder for folder in run_folders if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder. If there are fewer parents, several versions of a run are named.
     separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
     files = [(path, *names_and_version(path)) for path in _metrics_files(run_dirs, setting)]
     # Named folders are preferred, then higher versions, then newer files.
     files.sort(key=lambda file: (file[0].parent in named_folders, file[2], file[0].stat().st_mtime), reverse=True)
     groups: dict[tuple[str, ...], Group] = {}
+    errors: list[SettingError] = []  # about damaged files
     used_files: dict[tuple[tuple[str, ...], int], Path] = {}  # file of a run, by its names and its seed
     versions: tuple[Path, Path] | None = None  # folders of a run: of the version in use, and of another one
     for path, names, _ in files:
         if separate_versions:
             names += (path.parent.name,)
-        for run in read_runs(path):
+        try:
+            runs = read_runs(path)
+        except SettingError as error:
+            if path.parent in run_folders:
+                raise
+            errors.append(error)
+            continue
+        for run in runs:
             used_file = used_files.setdefault((names, run.seed), path)
             if used_file == path:  # the first file of this run, which has the highest priority
                 groups.setdefault(names, Group(names, runs=[])).runs.append(run)
             elif used_file.parent not in named_folders:  # no note about a version that the user chose
                 versions = versions or (used_file.parent, path.parent)  # a note about one run suffices
+    if not groups and errors:
+        raise errors[0]
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
+    for damaged in errors:
+        warning(f"left out: {damaged}")
     if versions is not None:
         used, other = map(short_path, versions)
         note(f"the newest version of a run counts: {used}; for another, name its folder: {shlex.quote(other)}")

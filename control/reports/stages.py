@@ -118,9 +118,10 @@ def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
-    """Return points of two curves, each with a tag, a mean return and a number of steps. One has the returns of the
-    teacher's clones, if there are several, over the steps of the task so far. The other has one point: the return of
-    the exam's agents on the bandit after their training, with the tag of evaluations."""
+    """Return points of curves, each with a tag, a mean return and a number of steps: the returns of the teacher's
+    clones, if there are several, over the steps of the task so far, and the returns of the exam's agents after their
+    training, of each algorithm on the bandit and on the task. The mean of all on the bandit has the tag of
+    evaluations."""
     points: list[tuple[str, float, int]] = []
     if len(rounds := results.get("bandit", {}).get("rounds", ())) > 1:
         first_step = sum(results[name].get("real_steps", 0) for name in ("probe", "teacher"))
@@ -129,6 +130,8 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
     if exam := results.get("exam"):
         means = [score["mean"] for score in exam["agents"].values()]
         points.append((GREEDY, sum(means) / len(means), exam["steps"]))
+        for place, scores in (("bandit", exam["agents"]), ("task", exam["real"])):
+            points += [(f"exam/{place}_{name}", score["mean"], exam["steps"]) for name, score in scores.items()]
     return points
 
 

@@ -62,16 +62,36 @@ def solved_verdict(score: float, solved: float) -> str:
     return f"{solved_text(score, solved)} ({solved:g} or more)"
 
 
-def score_text(score: float, solved: float | None, runs: Sequence[Run] = ()) -> str:
-    """Return a score as text, such as ``491.5 in two evaluations, solved (475 or more)``. ``solved`` is the return that
-    solves the environment, None without one. For the score of best.ckpt in greedy evaluations, ``runs`` are the seeds
-    of its run. Their metrics have only the first of two evaluations, so a score that no epoch has is a mean of two."""
-    epochs = np.array([run.columns[GREEDY] for run in runs if run.has(GREEDY)]).T  # [epochs, seeds]
-    first_scores = {number_text(float(np.nanmean(epoch))) for epoch in epochs if np.isfinite(epoch).any()}
+def score_text(score: float, solved: float | None) -> str:
+    """Return a score as text, such as ``491.5, solved (475 or more)``. ``solved`` is the return that solves the
+    environment, None without one."""
     text = number_text(score)
-    if first_scores and text not in first_scores:
-        text += " in two evaluations"
     return text if solved is None else f"{text}, {solved_verdict(score, solved)}"
+
+
+def best_text(score: float, epoch: int, solved: float | None, runs: Sequence[Run]) -> str:
+    """Return the score of best.ckpt and its ``epoch`` as text, such as ``372.2 at epoch 15 (358.6, and 385.8 in a
+    second evaluation), not solved (475 or more)``. ``runs`` are the seeds of the run. Their metrics have the first of
+    two greedy evaluations, whose mean is the score. Without ``runs``, the score is of training episodes."""
+    points = [run.points(GREEDY) for run in runs]
+    values = np.concatenate([np.empty(0), *(returns[epochs == epoch] for epochs, returns in points)])  # [seeds]
+    evaluations = ""
+    if len(values) and number_text(first := float(values.mean())) != number_text(score):
+        evaluations = f" ({number_text(first)}, and {number_text(2 * score - first)} in a second evaluation)"
+    verdict = "" if solved is None else f", {solved_verdict(score, solved)}"
+    return f"{number_text(score)} at epoch {epoch:,}{evaluations}{verdict}"
+
+
+def solved_steps(runs: Sequence[Run], tag: str, solved: float) -> list[int]:
+    """Return the steps of the first evaluations that return ``solved`` or more, without ``runs`` that have none."""
+    points = [run.points(tag, "env_steps") for run in runs]
+    return [int(step) for env_steps, values in points for step in env_steps[values >= solved][:1]]
+
+
+def range_text(numbers: Sequence[int]) -> str:
+    """Return numbers as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
+    smallest, largest = min(numbers), max(numbers)
+    return f"{smallest:,} to {largest:,}" if smallest < largest else f"{smallest:,}"
 
 
 @dataclass(frozen=True)
@@ -160,7 +180,7 @@ def seed_table(group: dict[str, Any], corner: str = "run") -> Table:
     """Return the table of the statistics of a group (`summarise`): a row for each seed and, for several seeds, the
     three rows `AGGREGATES`. A return is shown as ``LAST (BEST)``. ``corner`` is the first cell of the header."""
     returns = list(group["over_seeds"])
-    units = ("generations", "steps of all agents") if of_search(returns) else ("epochs", "env steps")
+    units = ("generations", "steps of the search") if of_search(returns) else ("epochs", "env steps")
     rows = [[corner, *units, *(TAGS[tag].short for tag in returns)]]
     for seed, numbers in group["seeds"].items():
         scores = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in returns]

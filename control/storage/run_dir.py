@@ -146,6 +146,16 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             raise UserError(f"{one_line(error)} and {advice}") from error
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process is writing to a run's folder (`locked`)."""
+    try:
+        with open(folder / ".lock") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # other errors: a copied folder has no lock
+    return False
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary file beside ``path``, and renames it to ``path`` if the block ends
