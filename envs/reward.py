@@ -23,7 +23,7 @@ from models.proxies.reward.networks import Networks
 from models.settings import SettingError
 from models.streams import Streams, random_actions
 from understudy.kinds import Mode
-from understudy.rewards import shaped
+from understudy.rewards import shaped_reward
 
 _SAMPLES = 4096  # number of random steps, or of states, to which an initial network is fitted
 _SAMPLE_ENVS = 64  # environments that make these steps
@@ -80,7 +80,7 @@ class RewardedEnvironment:
         if self.zero_at_end:
             next_potential = next_potential.masked_fill(step.terminated, 0.0)
         real_reward = step.reward if self.weight == 1 else step.reward * self.weight
-        reward = shaped(self.mode, real_reward, potential, next_potential, self.discounts)
+        reward = shaped_reward(self.mode, real_reward, potential, next_potential, self.discounts)
         if active is not None:
             reward = reward.masked_fill(~active, 0.0)
         return replace(step, reward=reward)
@@ -208,7 +208,7 @@ class ProxyFactory(BaseFactory):
         next_potential = phi(next_obs[None], info_batch)
         if self.config.rn_terminal == "zero":
             next_potential = next_potential.masked_fill(terminated[None], 0.0)
-        learned_reward: Tensor = shaped(self.parameters.mode, reward[None], potential, next_potential, discount)
+        learned_reward: Tensor = shaped_reward(self.parameters.mode, reward[None], potential, next_potential, discount)
         return learned_reward[0]
 
     def environment(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:

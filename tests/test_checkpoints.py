@@ -172,16 +172,16 @@ def test_unknown_format_or_settings_are_refused(finished: Path, tmp_path: Path, 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, first_failure: int) -> None:
     """From the ``first_failure``-th checkpoint on, the temporary file is /dev/full."""
-    real, count = checkpoints.replacing, iter(range(1000))
+    real, count = checkpoints.atomic_file, iter(range(1000))
 
     @contextmanager
-    def replacing(path: Path) -> Iterator[Path]:
+    def atomic_file(path: Path) -> Iterator[Path]:
         with real(path) as temporary:
             if next(count) >= first_failure:
                 temporary.symlink_to("/dev/full")
             yield temporary
 
-    monkeypatch.setattr(checkpoints, "replacing", replacing)
+    monkeypatch.setattr(checkpoints, "atomic_file", atomic_file)
 
 
 def test_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from control.cli.options import command_line, flags, parameters
 from control.cli.parse import parse, settings_from
 from control.cli.run_settings import COMMANDS, RunConfig
-from control.cli.settings import as_dict, effective_values, from_dict, replaced_in, to_yaml
+from control.cli.settings import as_dict, effective_values, from_dict, replaced_settings, to_yaml
 from control.cli.words import Flag
 from envs.names import GAMES
 from helpers import yaml_file
@@ -188,7 +188,7 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
     # The settings of ER include total_steps, which then cannot be null.
     run_fields = [field for field in dataclasses.fields(RunConfig) if not hasattr(agent, field.name)]
     for part, part_fields in ((RunConfig, run_fields), (type(agent), dataclasses.fields(agent))):
-        candidates = [field for field in part_fields if field.name not in fixed | {*replaced_in(name)}]
+        candidates = [field for field in part_fields if field.name not in fixed | {*replaced_settings(name)}]
         fields = st.lists(st.sampled_from(candidates), max_size=6, unique_by=lambda field: field.name)
         for field in data.draw(fields):
             changes[field.name] = data.draw(values_of(field_types(part)[field.name], field.metadata), field.name)

@@ -20,7 +20,7 @@ from conftest import ROOT
 from control.cli import ending as module
 from control.cli.ending import SIGNALS, Ending, ending, print_over_bar
 from control.storage import checkpoints
-from control.storage.run_dir import read_metrics, replacing
+from control.storage.run_dir import atomic_file, read_metrics
 from fake_runs import Shown
 from helpers import SEARCHED, STEPPED_CAR, flags, run_folder, same_runs, start, trained, wait_until
 
@@ -109,7 +109,7 @@ def test_second_signal_removes_temporary_files(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(os, "_exit", leave)
     (tmp_path / "film.mp4").write_text("an old one")
-    with pytest.raises(SystemExit), replacing(tmp_path / "film.mp4") as temporary:
+    with pytest.raises(SystemExit), atomic_file(tmp_path / "film.mp4") as temporary:
         temporary.write_text("half")
         ending(signal.SIGTERM, None)
     assert listings == [["film.mp4"]] and (tmp_path / "film.mp4").read_text() == "an old one"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.evolution.objectives import first_solved_test, first_stable, objective, stays_solved
+from control.evolution.objectives import first_solved_test, first_stable_test, objective, stays_solved
 from control.reports.search import describe, quartiles, reward_comparison, speed_text
 from models.proxies.reward.config import Config
 from models.proxies.search import SearchConfig, validate
@@ -50,7 +50,7 @@ def test_objective_by_hand(settings: dict[str, Any], expected: list[float]) -> N
 
 
 def test_first_and_stable_solution_by_hand() -> None:
-    assert first_solved_test(CURVE, 5.0).tolist() == FIRST and first_stable(CURVE, 5.0).tolist() == FOR_GOOD
+    assert first_solved_test(CURVE, 5.0).tolist() == FIRST and first_stable_test(CURVE, 5.0).tolist() == FOR_GOOD
     assert stays_solved(CURVE, 5.0).tolist() == [False, True, True, False, False, False]
     assert stays_solved(CURVE[:, :3], 2.0).tolist() == [True, True, False, True, False, False]  # the last two of three
 

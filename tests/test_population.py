@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from control.evolution import cluster
-from control.evolution.cluster import RayWorkers, connected
+from control.evolution.cluster import RayWorkers, ray_connection
 from control.evolution.inner_loop import InnerLoop, Outcome
 from helpers import learned, start
 from models.agents.ddqn.config import Config as AgentConfig
@@ -150,7 +150,7 @@ def test_ray_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("ray.init", late)
     monkeypatch.setattr("ray.shutdown", lambda: None)
     with pytest.raises(UserError, match="^Ray cannot start on this machine, .*: The current node timed out"):
-        with connected(None, 1):
+        with ray_connection(None, 1):
             pass
 
 

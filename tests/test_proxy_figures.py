@@ -10,7 +10,7 @@ from control.cli import parse as config
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import play_episodes
-from control.reports.synthetic import action_rewards, behaviour, in_bins
+from control.reports.synthetic import action_rewards, behaviour, bin_means
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.streams import Streams
@@ -64,7 +64,7 @@ def test_what_a_bandit_pays_for() -> None:
     aims = networks.target(flat[None]).act(states[None])[0, :, 0]
     assert values.min() == -2 and values.max() == 2 and reward.shape == (len(values), 30)
     torch.testing.assert_close(reward, -(values[:, None] - aims).abs() / 2)
-    edges, means = in_bins(torch.tensor([[1.0, 2.0, 3.0, 7.0]]), torch.tensor([0.0, 0.0, 10.0, 10.0]))
+    edges, means = bin_means(torch.tensor([[1.0, 2.0, 3.0, 7.0]]), torch.tensor([0.0, 0.0, 10.0, 10.0]))
     assert (
         edges[0] == 0 and edges[-1] == 10 and means[0, 0] == 1.5 and means[0, -1] == 5 and means[0, 1:-1].isnan().all()
     )

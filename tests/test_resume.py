@@ -14,7 +14,7 @@ import trainer
 from conftest import Finished
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS
-from control.storage.run_dir import locked, read_metrics
+from control.storage.run_dir import folder_lock, read_metrics
 from fake_runs import Shown, refused
 from helpers import epochs_of, flags, forged, lasting, run_folder, same_runs, stopped, trained
 from running import Running
@@ -123,7 +123,7 @@ def test_resume_takes_the_newest_run_even_without_a_checkpoint(
 
 def test_locked_run_without_a_checkpoint_is_not_resumed(past_run: Path, logdir: Path, capsys: Shown) -> None:
     (past_run / "checkpoints" / "last.ckpt").unlink()
-    with locked(past_run):
+    with folder_lock(past_run):
         refused(trainer.main, flags(logdir, "--resume"), "which has no checkpoint yet; wait for it", capsys)
     assert run_folder(logdir) == past_run
 

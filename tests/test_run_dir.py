@@ -29,11 +29,11 @@ def test_create_makes_a_new_version(logdir: Path) -> None:
     assert path.is_dir()
     assert run_dir.parent(run_in(logdir, num_seeds=5)).name == "seed_25-29"
     run = run_in(logdir)
-    assert run_dir.newest(run_dir.parent(run)) is None
+    assert run_dir.newest_run(run_dir.parent(run)) is None
     (run_dir.parent(run) / "version_9").mkdir(parents=True)
     (run_dir.parent(run) / "notes").mkdir()
     assert [run_dir.create(run).name for _ in range(2)] == ["version_10", "version_11"]
-    assert run_dir.newest(run_dir.parent(run)) == run_dir.parent(run) / "version_11"
+    assert run_dir.newest_run(run_dir.parent(run)) == run_dir.parent(run) / "version_11"
 
 
 @given(st.text())
@@ -81,13 +81,13 @@ def test_unwritable_logdir_is_an_error(tmp_path: Path, place: str, message: str)
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     run_dir.atomic_write_text(path, "old")
-    with pytest.raises(OSError, match="full"), run_dir.replacing(path) as temporary:
+    with pytest.raises(OSError, match="full"), run_dir.atomic_file(path) as temporary:
         temporary.write_text("half of the n")
         raise OSError(28, "disk full")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
     child = os.fork()
     if child == 0:
-        with run_dir.replacing(path) as temporary:
+        with run_dir.atomic_file(path) as temporary:
             temporary.write_text("half of the n")
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL

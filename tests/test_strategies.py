@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from control.evolution import fitness_shaping as shaping
-from control.evolution.fitness_shaping import KINDS, failures_last, transform
+from control.evolution.fitness_shaping import KINDS, mask_failures, transform
 from control.evolution.strategies import ARS, NES, SNES, STRATEGIES, OpenAIES
 from models.proxies.search import SearchConfig
 
@@ -204,7 +204,7 @@ def test_a_failed_mean_counts_as_the_worst_member(kind: int) -> None:
 
 @given(st.sampled_from(KINDS), mixed, numbers | failures)
 def test_finite_and_in_order_with_the_failed_last(kind: int, fitness: list[float], score: float) -> None:
-    out, rank = weights(kind, fitness, score), failures_last(torch.tensor(fitness, dtype=torch.float64))
+    out, rank = weights(kind, fitness, score), mask_failures(torch.tensor(fitness, dtype=torch.float64))
     assert out.isfinite().all()
     better = rank[:, None] > rank[None, :]
     assert not (better & (out[:, None] < out[None, :])).any()
@@ -223,7 +223,7 @@ def test_utilities_and_ranks_by_hand() -> None:
 @given(mixed)
 def test_ranks_and_utilities_keep_order_and_equality(fitness: list[float]) -> None:
     tensor = torch.tensor(fitness, dtype=torch.float64)
-    rank = failures_last(tensor)
+    rank = mask_failures(tensor)
     for out in (shaping.centred_ranks(tensor), shaping.shared_utilities(tensor)):
         assert float(out.sum()) == pytest.approx(0, abs=1e-9) and float(out.abs().max()) <= 1
         assert not ((rank[:, None] > rank[None, :]) & (out[:, None] < out[None, :])).any()

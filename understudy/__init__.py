@@ -34,14 +34,14 @@ _BANDITS = (
     "CartPole Acrobot Pendulum MountainCarContinuous LunarLander LunarLanderContinuous FrozenLake8x8 Taxi MountainCar "
     "Swimmer Hopper HalfCheetah BipedalWalker Walker2d"
 ).split()
-# Part of an id -> name of a shipped proxy.
+# NAME in an id understudy/SyntheticNAME-v0 -> name of a shipped proxy.
 _SHIPPED = {
     "CartPoleMDP": "cartpole-mdp",
     "CartPoleMDPBroad": "cartpole-mdp-broad",
     "AcrobotMDP": "acrobot-mdp",
     "AcrobotTarget": "acrobot-target",
 } | {name: f"{name.lower()}-bandit" for name in _BANDITS}
-# Id -> its arguments. All ids take the file of any other proxy instead, but only the first one needs it.
+# Id -> its arguments. With any id, the argument ``proxy`` may be another proxy; the first id has no default for it.
 IDS: dict[str, dict[str, str]] = {"understudy/Synthetic-v0": {}} | {
     f"understudy/Synthetic{name}-v0": {"proxy": proxy} for name, proxy in _SHIPPED.items()
 }

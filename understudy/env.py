@@ -20,7 +20,7 @@ Source = str | Path | Proxy | None
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """One synthetic environment without its time limit, which `make_synthetic` adds. Raises ProxyError if the ``proxy``
+    """A synthetic environment without its time limit, which `make_synthetic` adds. Raises ProxyError if the ``proxy``
     cannot be loaded."""
 
     metadata = {"render_modes": []}
@@ -34,7 +34,8 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode from ``seed``, or the next episode of the last seed. ``options`` are ignored."""
+        """Start the first episode of ``seed`` or, if it is None, the next episode of the last seed. ``options`` are
+        ignored."""
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
             self._episodes = Episodes(self.program, self.np_random.integers(SEEDS, size=1))
@@ -42,13 +43,13 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return self._state[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Never truncates. Raises
-        ValueError for an action of another shape or type, for an integer out of range, and for numbers that are not
-        finite."""
+        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Steps never truncate an
+        episode. Raises ValueError for an action of another shape or type, for an integer out of range, and for numbers
+        that are not finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         action_array = _check_actions(action, self.action_space, batch_shape=())
-        # The program takes a batch of states [1, S], and an action for all of its rows.
+        # The program takes a batch of states [1, S], and an action for all rows of the batch.
         self._state, reward, terminated = self.program.step(self._state, action_array)
         return self._state[0].copy(), float(reward[0]), bool(terminated[0]), False, {}
 
@@ -61,13 +62,13 @@ def make_synthetic(proxy: Source = None) -> gym.Env:
 
 
 class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """``num_envs`` (N) copies of a synthetic environment, which are stepped at once. With the same seed, each of them
-    equals a `SyntheticEnv` up to rounding.
+    """``num_envs`` (N) copies of a synthetic environment, which are stepped at once. With the same seed, a copy equals
+    a `SyntheticEnv` up to rounding.
 
-    ``max_episode_steps`` can shorten the time limit of the proxy. With
-    ``autoreset_mode`` NEXT_STEP, the step after the last step of an episode starts the next episode and pays 0. With
-    SAME_STEP, the last step returns the first observation of the next episode, and ``infos["final_obs"]`` has the final
-    observation. SAME_STEP is better for bandits, because no step is only a reset. Raises ProxyError as `SyntheticEnv`.
+    ``max_episode_steps`` can shorten the time limit of the proxy. With ``autoreset_mode`` NEXT_STEP, the step after the
+    last step of an episode starts the next episode and pays 0. With SAME_STEP, the last step returns the first
+    observation of the next episode, and ``infos["final_obs"]`` has the final observation. SAME_STEP is better for
+    bandits, because no step is only a reset. Raises ProxyError if the ``proxy`` cannot be loaded.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -96,9 +97,9 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
-        and so on. A list has one seed per environment. If the seed of an environment is None, its next episode starts.
-        ``options`` are ignored."""
+        """Reset all environments and return observations ``[N, S]`` and an empty dictionary. An integer ``seed`` s
+        means the seeds s, s + 1, and so on. A list has a seed for each environment. If the seed of an environment is
+        None, its next episode starts. ``options`` are ignored."""
         seeds: Sequence[int | None]
         if isinstance(seed, int):
             super().reset(seed=seed)
@@ -121,8 +122,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         return self._state.copy(), {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take ``actions [N]`` or ``[N, A]``. Return observations ``[N, S]`` float32, rewards ``[N]`` float32,
-        terminated and truncated ``[N]`` bool, and infos."""
+        """Take ``actions``, ``[N]`` integers or ``[N, A]`` numbers. Return observations ``[N, S]`` float32, rewards
+        ``[N]`` float32, terminated and truncated ``[N]`` bool, and infos. Raises ValueError as `SyntheticEnv.step`."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         action_array = _check_actions(actions, self.single_action_space, batch_shape=(self.num_envs,))
@@ -133,7 +134,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         dones = terminated | truncated
         resets = dones
         if self._mode is AutoresetMode.NEXT_STEP:
-            resets = self._autoreset_envs  # environments whose episode ended in the step before
+            resets = self._autoreset_envs  # environments whose episode ended in the previous step
             self._autoreset_envs = dones & ~resets
         rows = np.flatnonzero(resets)
         if len(rows):
@@ -161,8 +162,9 @@ def _load_environment(proxy: Source) -> Proxy:
 
 
 def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...]) -> np.ndarray:
-    """Return ``actions`` as an array, whose shape must be ``batch_shape``, then the shape of one action of ``space``.
-    Raises ValueError if an action is not in ``space``. Continuous actions may be out of bounds, but must be finite."""
+    """Return ``actions`` as an array. Its shape must be ``batch_shape``, followed by the shape of an action of
+    ``space``. Raises ValueError if an action is not in ``space``. Continuous actions may be out of bounds, but must be
+    finite."""
     action_array = np.asarray(actions, np.float32 if isinstance(space, gym.spaces.Box) else None)
     valid = action_array.shape == (*batch_shape, *(space.shape or ()))
     if isinstance(space, gym.spaces.Discrete):  # as uint64, a negative number is huge, so it is not below ``n``

@@ -1,4 +1,4 @@
-"""Learned environments and rewards on disk: safetensors files that contain only numbers and text, so that opening one
+"""Learned environments and rewards on disk: safetensors files. They contain only numbers and text, so opening a file
 runs no code.
 
 A file has one tensor per weight and per bias, named and laid out as in ``torch.nn.Linear``. The metadata has one key,
@@ -29,7 +29,8 @@ SHIPPED = Path(__file__).resolve().parent / "pretrained"
 
 _FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a learned environment or reward"
-_HEADER = {"format", "game", "spaces", "config", "description", "digest", "networks"}  # the last only in older files
+# Allowed keys of the header. Only older files have ``networks``.
+_HEADER = {"format", "game", "spaces", "config", "description", "digest", "networks"}
 _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
 _MAX_TEXT = 2**20  # largest number of characters of metadata
 _MAX_HEADER = 8 * _MAX_TEXT  # largest number of bytes of the whole header
@@ -45,8 +46,9 @@ def pretrained() -> dict[str, Path]:
 
 
 def fetch(name: object, default: str) -> Path | None:
-    """Download ``hf://user/name/FILE`` from the Hugging Face Hub and return the path of the file. Without FILE it is
-    ``default``. Return None for a name that does not begin with hf://. Raises ProxyError if the download fails."""
+    """Download the file ``name``, ``hf://user/name/FILE``, from the Hugging Face Hub, and return its path on disk. If
+    the name has no FILE, download the file ``default``. Return None for a name that does not begin with hf://. Raises
+    ProxyError if the download fails."""
     repo = re.fullmatch(HUB + r"([^/]+/[^/]+)(?:/(.+))?", str(name))
     if repo is None and not str(name).startswith(HUB):
         return None
@@ -64,24 +66,25 @@ def fetch(name: object, default: str) -> Path | None:
 def load(name_or_path: str | Path) -> Proxy:
     """Load a learned environment or reward.
 
-    :param name_or_path: A file, the run folder of a search, the name of a shipped one (`pretrained`), or a file on the
-        Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes precedence over a
-        name.
+    :param name_or_path: A file, the run folder of a search, the name of a shipped environment or reward (`pretrained`),
+        or a file on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes
+        precedence over a name.
     :return: The content of the file.
-    :raises ProxyError: There is none, or its content is not valid. The message suggests the nearest path or name.
+    :raises ProxyError: There is no such file, or its content is not valid. The message suggests the nearest path or
+        name.
     """
     if downloaded_file := fetch(name_or_path, PROXY_FILE):
         return _read(downloaded_file, label=downloaded_file)
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
-        # In order of precedence. If there is no shipped file of this name, the last one repeats the first.
+        # Paths in order of precedence. If there is no shipped file of this name, the last path repeats the first.
         candidates = (path, path / PROXY_FILE, shipped_files.get(str(name_or_path), path))
         files = [candidate for candidate in candidates if candidate.is_file()]
         sibling_files = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, no permission
         reason = getattr(error, "strerror", None) or error
-        raise ProxyError(f"proxy is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
+        raise ProxyError(f"proxy is {_short_text(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
     if files:
         return _read(files[0], label=files[0])
     suggestion = nearest(str(name_or_path), [*shipped_files, *sibling_files])
@@ -124,29 +127,31 @@ def save(
         temporary.unlink(missing_ok=True)
 
 
-def refused(path: Path, fault: str, allowed: str) -> ProxyError:
-    """Return the error about the file at ``path``: one line with its ``fault`` and, after it, what is ``allowed``. The
-    fault may end with a question (`nearest`)."""
+def file_error(path: Path, fault: str, allowed: str) -> ProxyError:
+    """Return the error about the file at ``path``. Its message has the ``fault`` of the file, which may end with a
+    question (`nearest`), and then the ``allowed`` content."""
     separator = " Allowed" if fault.endswith("?") else "; allowed"
     return ProxyError(f"proxy {str(path)!r}: {fault}{separator}: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` if none is close."""
+    """Return the question ``"; did you mean 'x'?"`` with the closest of ``names`` to ``name``. It is ``""`` if no name
+    is close."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _read(file: Path, label: Path) -> Proxy:
-    """Read and check ``file``. Errors and the result name ``label`` as its path. Raises ProxyError."""
+    """Read and check ``file``. Raises ProxyError if its content is not valid. In errors and in the result, its path is
+    ``label``."""
     try:
         with open(file, "rb") as opened:
             start = opened.read(8)
             header_size = int.from_bytes(start, "little")
             if start[:4] == b"PK\x03\x04":  # a zip archive
-                raise refused(label, "it is a checkpoint", _ALLOWED)
+                raise file_error(label, "it is a checkpoint", _ALLOWED)
             if header_size > _MAX_HEADER:
-                raise refused(label, f"not a whole safetensors file (a header of {header_size:,} bytes)", _ALLOWED)
+                raise file_error(label, f"not a whole safetensors file (a header of {header_size:,} bytes)", _ALLOWED)
         with safe_open(file, "np") as opened:
             header = _parse_metadata(label, (opened.metadata() or {}).get(_KEY, "null"))
             # Check dtypes and shapes against the settings before memory is allocated.
@@ -157,15 +162,15 @@ def _read(file: Path, label: Path) -> Proxy:
             config = kind.defaults | header["config"]
             tensors = {name: opened.get_tensor(name) for name in kind.shapes(config, header["spaces"])}
     except OSError as error:
-        raise refused(label, f"cannot be read ({error.strerror or error})", _ALLOWED) from error
+        raise file_error(label, f"cannot be read ({error.strerror or error})", _ALLOWED) from error
     except SafetensorError as error:
-        raise refused(label, f"not a whole safetensors file ({error})", _ALLOWED) from error
+        raise file_error(label, f"not a whole safetensors file ({error})", _ALLOWED) from error
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
-            raise refused(label, f"tensor {name} holds numbers that are not finite", "finite numbers")
+            raise file_error(label, f"tensor {name} holds numbers that are not finite", "finite numbers")
     digest = _digest(header, tensors)
     if header.get("digest", digest) != digest:
-        raise refused(label, "it is not as it was written: its digest is another", _ALLOWED)
+        raise file_error(label, "it is not as it was written: its digest is another", _ALLOWED)
     return Proxy(label, header["game"], header["spaces"], config, header["description"], tensors)
 
 
@@ -177,16 +182,16 @@ def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def _parse_metadata(path: Path, text: str) -> Any:
-    """Parse the metadata. Raises ProxyError if they are no JSON, or too long."""
+    """Parse ``text``, the metadata of the file at ``path``. Raises ProxyError if they are no JSON, or too long."""
     try:
         if len(text) > _MAX_TEXT:
             raise ValueError(f"{len(text):,} characters")
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refused(path, "its metadata are damaged", "JSON as `save` writes it") from error
+        raise file_error(path, "its metadata are damaged", "JSON as `save` writes it") from error
 
 
-def _brief(value: Any) -> str:
+def _short_text(value: Any) -> str:
     """Return a value as text for an error message, cut off if it is long."""
     try:
         text = repr(value)
@@ -196,46 +201,48 @@ def _brief(value: Any) -> str:
 
 
 def _check(path: Path, header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> None:
-    """Raise ProxyError for the first error in the header or in the tensors of the file at ``path``. ``tensor_specs``
-    maps names of tensors to dtype and shape."""
+    """Raise ProxyError for the first fault in the ``header`` or in the tensors of the file at ``path``.
+    ``tensor_specs`` maps the name of a tensor to its dtype and shape."""
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise refused(path, f"a safetensors file without {_KEY!r} metadata of format {_FORMAT}", _ALLOWED)
+        raise file_error(path, f"a safetensors file without {_KEY!r} metadata of format {_FORMAT}", _ALLOWED)
     for name in header.keys() - _HEADER:
-        raise refused(path, f"its metadata {_brief(name)} are unknown", ", ".join(sorted(_HEADER)))
+        raise file_error(path, f"its metadata {_short_text(name)} are unknown", ", ".join(sorted(_HEADER)))
     for name in ("game", "spaces", "config", "description"):
         if not isinstance(header.get(name), str if name == "game" else dict):
-            raise refused(path, f"its {name} is missing or damaged", f"a {name} as `save` writes it")
+            raise file_error(path, f"its {name} is missing or damaged", f"a {name} as `save` writes it")
     if not header["game"].strip() or not header["game"].isprintable() or len(header["game"]) > 200:
-        raise refused(path, f"its game is {_brief(header['game'])}", "the name of an environment")
+        raise file_error(path, f"its game is {_short_text(header['game'])}", "the name of an environment")
     settings = header["description"].get("settings", {})
     if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
-        raise refused(path, "its description.settings are damaged", "a mapping as `save` writes it")
+        raise file_error(path, "its description.settings are damaged", "a mapping as `save` writes it")
     config = header["config"]
     kind_name = config.get("proxy")
     if not isinstance(kind_name, str) or kind_name not in KINDS:
-        raise refused(path, f"its setting proxy is {_brief(kind_name)}", ", ".join(KINDS))
+        raise file_error(path, f"its setting proxy is {_short_text(kind_name)}", ", ".join(KINDS))
     kind = KINDS[kind_name]
     config = kind.defaults | config
     for name, (is_valid, allowed) in kind.settings.items():
         if name not in config:
-            raise refused(path, f"its setting {name} is missing", f"all of {', '.join(kind.settings)}")
+            raise file_error(path, f"its setting {name} is missing", f"all of {', '.join(kind.settings)}")
         if not is_valid(config[name]):
-            raise refused(path, f"its setting {name} is {_brief(config[name])}", allowed)
+            raise file_error(path, f"its setting {name} is {_short_text(config[name])}", allowed)
     if not _are_spaces(header["spaces"], config, kind):
-        raise refused(path, f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them")
+        raise file_error(
+            path, f"its spaces are damaged: {_short_text(header['spaces'])}", "spaces as `save` writes them"
+        )
     expected = kind.shapes(config, header["spaces"])
     for name in sorted(expected.keys() - tensor_specs):
-        raise refused(path, f"tensor {name} is missing", f"all of {', '.join(expected)}")
+        raise file_error(path, f"tensor {name} is missing", f"all of {', '.join(expected)}")
     for name in sorted(tensor_specs.keys() - expected):
-        raise refused(path, f"tensor {_brief(name)} is unknown", ", ".join(expected))
+        raise file_error(path, f"tensor {_short_text(name)} is unknown", ", ".join(expected))
     for name, shape in expected.items():
         if tensor_specs[name] != ("F32", shape):
-            raise refused(path, f"tensor {name} is {tensor_specs[name][0]} {tensor_specs[name][1]}", f"F32 {shape}")
+            raise file_error(path, f"tensor {name} is {tensor_specs[name][0]} {tensor_specs[name][1]}", f"F32 {shape}")
 
 
 def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
-    """Return whether the ``spaces`` of a file are complete and in range: the size of an observation, the actions, the
-    time limit, the maximum return, and the entries that the kind needs."""
+    """Return whether the ``spaces`` of a file are valid: the size of an observation, the actions, the time limit, the
+    maximum return, and the entries that the ``kind`` needs with the settings ``config``."""
     try:
         (size,), limit, max_return = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
         actions = spaces["actions"]
@@ -247,7 +254,7 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
         return (
             all(type(count) is int and 1 <= count < 2**63 for count in counts)  # they fit into int64
             and all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers)
-            and all(np.float32(low) < np.float32(high) for low, high in bounds)  # also after rounding to float32
+            and all(np.float32(low) < np.float32(high) for low, high in bounds)  # after rounding to float32
             and kind.fits(config, spaces)
         )
     except (KeyError, TypeError, ValueError, AttributeError):

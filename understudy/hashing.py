@@ -1,8 +1,8 @@
 """Random numbers as pure functions of integer seeds, so that an episode is a function of its seed.
 
 Number j of seed s is a hash of the pair (s, j), by the finaliser of SplitMix64 (Steele, Lea & Flood 2014, "Fast
-Splittable Pseudorandom Number Generators"). If one bit of its argument changes, all bits of the hash may change. Not
-for cryptography.
+Splittable Pseudorandom Number Generators"). If a bit of its argument changes, all bits of the hash may change. Do not
+use it for cryptography.
 """
 
 from typing import Any
@@ -17,29 +17,29 @@ _FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 def uniform(seeds: np.ndarray, n: int) -> np.ndarray:
-    """Return ``[..., n]`` float64 numbers, uniform on [0, 1) with 53 random bits each, for ``seeds [...]`` int64 with
-    at least one axis."""
+    """Return n numbers for each seed, ``[..., n]`` float64, uniform on [0, 1) with 53 random bits. ``seeds [...]`` are
+    int64, with at least one axis."""
     return bits(seeds[..., None], np.arange(n), UNIFORM) * UNIT
 
 
 def normal(seeds: np.ndarray, n: int) -> np.ndarray:
-    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958). All are below
-    8.6 in size."""
+    """Return n standard normal numbers for each seed, ``[..., n]`` float64 (Box & Muller 1958). Their absolute values
+    are below 8.6. ``seeds [...]`` are int64, with at least one axis."""
     radius, angle = (bits(seeds[..., None], np.arange(n), use) * UNIT for use in (RADIUS, ANGLE))
     # 1 - radius is in (0, 1], whose logarithm is finite.
     return np.sqrt(-2.0 * np.log(1.0 - radius)) * np.cos(2.0 * np.pi * angle)
 
 
 def bits(seeds: Any, columns: Any, use: int) -> Any:
-    """Return 53 random bits for each pair of ``seeds`` and ``columns``, int64 arrays or tensors that broadcast. ``use``
-    is a purpose, such as `UNIFORM`."""
+    """Return 53 random bits, as int64, for each pair of ``seeds`` and ``columns``, which are int64 arrays or tensors
+    that broadcast. ``use`` is the purpose of the bits, such as `UNIFORM`."""
     # The seed is hashed before the column is added. Both are often consecutive integers, of which many sums are equal.
     hashes = _mix(_mix(seed_hash(seeds) + use) + (columns + 1) * GOLDEN)
     return _shift(hashes, 11)
 
 
 def seed_hash(seeds: Any) -> Any:
-    """Return the hash of seeds alone, without a column."""
+    """Return the hash of each seed alone, without a column, in the shape of ``seeds``, an int64 array or tensor."""
     return _mix(seeds + GOLDEN)
 
 
@@ -54,7 +54,8 @@ def _mix(number: Any) -> Any:
 
 
 def _shift(number: Any, count: int) -> Any:
-    """Shift ``number`` right and fill with zeros. The operator ``>>`` of int64 would fill with the sign."""
+    """Shift ``number`` right by ``count`` bits and fill with zeros. The operator ``>>`` of int64 would fill with the
+    sign."""
     number = number >> count
     number &= (1 << (64 - count)) - 1
     return number

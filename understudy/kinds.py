@@ -1,8 +1,8 @@
-"""The kinds of learned environments and rewards, with a record of each in `KINDS`, which writers, readers and
+"""The kinds of learned environments and rewards. `KINDS` has a record of each kind, which writers, readers and
 environments use.
 
-S is the size of an observation, A the number of discrete actions (or the size of a continuous action), I how many
-numbers phi reads from the info of a step.
+S is the size of an observation, A the number of discrete actions or the size of a continuous action, and I the number
+of numbers that phi reads from the info of a step.
 """
 
 import itertools
@@ -18,10 +18,11 @@ Json = Mapping[str, Any]
 
 
 def _leaky_relu(slope: float, x: np.ndarray) -> np.ndarray:
+    """Return the leaky ReLU of ``x``, with ``slope`` (at most 1) below 0."""
     return np.maximum(x, x * np.float32(slope))
 
 
-# No lambdas, because environments that contain them are pickled.
+# The functions are no lambdas, because environments that contain them are pickled.
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": partial(np.maximum, np.float32(0)),
     "leakyrelu": partial(_leaky_relu, 0.01),
@@ -40,13 +41,13 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of proxy.
+    """A kind of proxy.
 
     ``noun`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
     trainer's flags. ``defaults`` has values for settings that are missing in older files. ``shapes(config, spaces)``
-    returns the shape of each tensor by name. ``spaces`` names additional entries about the real environment, and
-    ``fits(config, spaces)`` is false if these are damaged. ``one_step`` means that every step is an episode.
-    ``used_by`` names the wrapper for a learned reward; it is empty for an environment.
+    returns name -> shape for all tensors. ``spaces`` are the names of additional entries about the real environment,
+    and ``fits(config, spaces)`` is false if these entries are damaged. ``one_step`` is whether every step is an
+    episode. ``used_by`` is the name of the wrapper for a learned reward; it is empty for an environment.
     """
 
     noun: str
@@ -61,11 +62,12 @@ class Kind:
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to compute a reward from a network phi (`understudy.rewards.shaped`).
+    """A way to compute a reward from a network phi (`understudy.rewards.shaped_reward`).
 
-    An ``additive`` learned reward is added to the real one, any other replaces it. If ``potential``, phi is a
-    potential, otherwise the learned reward is phi of the next state. The inputs of phi are the ``state``, the ``info``
-    of the step, or both. With info alone phi is linear without bias. With neither phi is 0.
+    An ``additive`` learned reward is added to the real reward, any other learned reward replaces it. If ``potential``,
+    phi is a potential, otherwise the learned reward is phi of the next state. ``state`` and ``info`` are whether the
+    state and the info of the step are inputs of phi. If only the info is, phi is linear without bias. If there is no
+    input, phi is 0.
     """
 
     name: str
@@ -80,9 +82,9 @@ FORMS: dict[str, Callable[[Any, int], Any]] = {
     "squared": lambda difference, axis: -(difference * difference).mean(axis),
     "exponential": lambda difference, axis: math.e ** (-4 * (difference * difference).mean(axis)),
 }
-"""Rewards of a bandit with a target: functions of the difference between an action and the target's action, an array or
-tensor of float32, and the axis of the numbers of an action. An action is in units of half its range, clipped to [-1,
-1], or one-hot if it is discrete."""
+"""Rewards of a bandit with a target. The arguments of these functions are the difference between an action and the
+target's action, an array or tensor of float32, and its axis of the numbers of an action. Continuous actions are in
+units of half their range, clipped to [-1, 1]. Discrete actions are one-hot."""
 FREE = "free"  # the reward is the output of a network of state and action
 
 MODES: dict[int, Mode] = {
@@ -101,8 +103,8 @@ MODES: dict[int, Mode] = {
 
 
 def integer(maximum: int, allowed: str, optional: bool = False, minimum: int = 1) -> Setting:
-    """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null if it is ``optional``. ``allowed`` says
-    the same in words."""
+    """Return a `Setting` for integers from ``minimum`` to ``maximum``. If ``optional``, null is allowed too.
+    ``allowed`` describes the values in words."""
     return Setting(lambda v: optional if v is None else type(v) is int and minimum <= v <= maximum, allowed)
 
 
@@ -112,10 +114,12 @@ def choice(*names: Any) -> Setting:
 
 
 def is_number(value: Any) -> bool:
+    """Return whether ``value`` is a number of at most a billion in size."""
     return type(value) in (int, float) and abs(value) <= 1e9
 
 
 def is_number_list(value: Any) -> bool:
+    """Return whether ``value`` is a list of at most 512 numbers (`is_number`)."""
     return type(value) is list and len(value) <= 512 and all(map(is_number, value))
 
 
@@ -124,12 +128,12 @@ NETWORKS = {
     "proxy_hidden_layer": integer(16, "integer, at least 0, at most 16", minimum=0),
     "proxy_activation_fn": choice(*ACTIVATIONS),
 }
-"""The settings of networks that are all of one width, depth and activation."""
+"""The settings of networks that all have the same width, depth and activation."""
 
 
 def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
-    """Return the shapes of weights and biases by name. ``networks`` maps the name of a network to its numbers of inputs
-    and outputs. ``config`` has the settings in `NETWORKS`."""
+    """Return name -> shape for the weights and biases of fully connected networks. ``networks`` maps the name of a
+    network to its number of inputs and its number of outputs. ``config`` has the settings in `NETWORKS`."""
     hidden_sizes = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
     shapes: dict[str, list[int]] = {}
     for name, (num_inputs, num_outputs) in networks.items():
@@ -140,7 +144,7 @@ def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[
 
 
 def _environment_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return the shape of each tensor of a synthetic environment.
+    """Return name -> shape for the tensors of a synthetic environment.
 
     In an MDP, the networks ``state``, ``reward`` and ``done`` map ``[action, state]`` to the next state ``[S]``, the
     reward ``[1]`` and done ``[1]``. In a bandit, either a network ``reward`` maps ``[action, state]`` to the reward, or
@@ -181,8 +185,8 @@ _BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size":
 
 
 def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return the shape of each tensor of a learned reward: one network of the state, the info of a step, or both
-    (`Mode`). With info alone it is one weight matrix without bias."""
+    """Return name -> shape for the tensors of a learned reward: a network of the state, the info of a step, or both
+    (`Mode`). With info alone it is a weight matrix without bias."""
     mode, (size,), info_size = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
     if mode.info and not mode.state:
         return {"reward.0.weight": [1, info_size]}
@@ -191,8 +195,8 @@ def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
 
 
 def _reward_fits(config: Json, spaces: Json) -> bool:
-    """Return whether the names in ``spaces["info"]`` are valid, with at least one if the mode reads info, and whether
-    center and spread of inputs, unless they are empty, have the size of an observation."""
+    """Return whether the entries of a learned reward are valid: ``spaces["info"]`` is a list of names, which is not
+    empty if the mode reads info. Center and spread of the inputs have the size of an observation, or are empty."""
     info, (size,) = spaces["info"], spaces["obs_shape"]
     valid_names = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)
     has_needed_info = bool(info) or not MODES[config["mode"]].info
@@ -223,4 +227,4 @@ KINDS: dict[str, Kind] = {
         used_by="understudy.RewardWrapper",
     ),
 }
-"""What the setting ``proxy`` of a file may be. A new kind is one more entry."""
+"""The kinds of proxies, by the value of the setting ``proxy`` in their files. A new kind is a new entry."""

@@ -8,7 +8,7 @@ are one-hot), ``activations`` of the hidden layers and ``head``. Opening a file 
 If an agent follows a command of C numbers, their names are in ``command`` of the JSON, and there is a tensor ``command
 [7, C]`` with the rows `COMMAND_ROWS`. A layer may have a gate, ``gates.0.weight [out, C]`` and ``gates.0.bias [out]``:
 after the activation, its outputs are multiplied by the sigmoid of the gate. A layer with ``in + C in + C`` inputs
-receives the outputs of the layer before, their products with the command, and the command.
+receives the ``in`` outputs of the previous layer, their products with the command, and the command.
 """
 
 import json
@@ -25,7 +25,7 @@ from understudy.proxy import ProxyError
 
 AGENT = "agent.safetensors"  # file of an agent on the Hugging Face Hub
 KEY, ONE_HOT = "understudy_policy", "one_hot/"
-PARTS = ("layers.{}.weight", "layers.{}.bias", "gates.{}.weight", "gates.{}.bias")  # names of the tensors of a layer
+PARTS = ("layers.{}.weight", "layers.{}.bias", "gates.{}.weight", "gates.{}.bias")  # names of a layer's tensors
 COMMAND_ROWS = ("start", "fall per step", "fall per reward", "smallest", "largest", "centre", "scale")
 """Rows of the tensor ``command``. A command begins with ``start``. After each step it falls, but not out of the range
 from ``smallest`` to ``largest``. Networks receive the difference from ``centre``, times ``scale``."""
@@ -38,8 +38,9 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 """Activations by name. A number instead of a name is the slope of a leaky ReLU below 0: 0 for ReLU, 1 for identity.
 ``one_hot/4`` replaces each group of four numbers by a one-hot vector, with the 1 at the largest number."""
 HEADS = ("argmax", "clip", "scale", "tanh")
-"""How outputs become actions. argmax: the index of the largest output. clip: outputs, clipped to the bounds of actions.
-scale: outputs are scaled from [-1, 1] to the bounds, then clipped. tanh: as scale, for the tanh of outputs."""
+"""Ways to compute actions from outputs. argmax: the index of the largest output. clip: the outputs, clipped to the
+bounds of actions. scale: the outputs, scaled from [-1, 1] to the bounds, then clipped. tanh: as scale, for the tanh of
+the outputs."""
 
 
 class PolicyError(ValueError):
@@ -49,7 +50,7 @@ class PolicyError(ValueError):
 class Policy:
     """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``.
 
-    :param path: A file, or one on the Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
+    :param path: A file on disk or on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``).
     :ivar str game: Name of the environment.
     :ivar str implementation: Name of the agent.
     :ivar int obs_size: Length O of an observation.
@@ -78,7 +79,7 @@ class Policy:
         self.command = self._command_table[0]  # the row ``start``
 
     def __call__(self, observation: Any, command: Any = None) -> Any:
-        """Choose the greedy action for one observation, or for each of N observations.
+        """Choose the greedy action for an observation, or for each of N observations.
 
         :param observation: ``[O]`` or ``[N, O]``. If observations are one-hot cells, indices of cells are allowed too,
             an ``int`` or ``[N]``.
@@ -93,7 +94,7 @@ class Policy:
     def advance(self, command: Any, reward: Any) -> np.ndarray:
         """Compute the command after a step.
 
-        :param command: The command before the step, ``[C]`` or ``[N, C]``. None means the one at the start of an
+        :param command: The command before the step, ``[C]`` or ``[N, C]``. None means the command at the start of an
             episode.
         :param reward: Reward of the step, a number or ``[N]``.
         :return: The command after the step, ``[C]`` or ``[N, C]``.
@@ -120,7 +121,8 @@ class Policy:
         return self(observation), None
 
     def _commands(self, command: Any) -> np.ndarray:
-        """Return ``command``, or the one at the start of an episode if it is None, as ``[C]`` or ``[N, C]`` float32."""
+        """Return ``command`` as float32, ``[C]`` or ``[N, C]``. None means the command at the start of an episode.
+        Raises PolicyError for another shape, and for numbers that are not finite."""
         values = self.command if command is None else np.asarray(command, np.float32)
         if values.ndim not in (1, 2) or values.shape[-1] != len(self.command):
             allowed = f"[{len(self.command)}] or [N, {len(self.command)}], the {', '.join(self.command_names)}"
@@ -130,9 +132,10 @@ class Policy:
         return values
 
     def _parse_observation(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return observations ``[N, O]`` float32, and whether ``observation`` is a single one, without the axis N. If
-        observations are one-hot cells, an integer or integers ``[N]`` are indices of cells. But integers ``[O]`` that
-        are 0, except for a single 1, are one observation. Raises PolicyError for other shapes and values."""
+        """Return observations ``[N, O]`` float32, and whether ``observation`` is a single observation, without the axis
+        N. If observations are one-hot cells, an integer or integers ``[N]`` are indices of cells. However, integers
+        ``[O]`` that are all 0, except for a single 1, are a one-hot observation. Raises PolicyError for other shapes
+        and values."""
         allowed = f"allowed: [{self.obs_size}] or [N, {self.obs_size}]"
         if self._has_cells:
             allowed += f", or integers from 0 to {self.obs_size - 1}"
@@ -162,9 +165,9 @@ class Policy:
         """Return the actions of observations ``[N, O]`` for commands ``[N, C]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
-        *_, center, scale = self._command_table  # the last two of `COMMAND_ROWS`
+        *_, center, scale = self._command_table  # the last two rows of `COMMAND_ROWS`
         command = (command - center) * scale
-        activations = [*self._activations, 1]  # the last layer has none: the slope 1 is the identity
+        activations = [*self._activations, 1]  # the last layer has no activation: the slope 1 is the identity
         for (weight, bias, *gate), activation in zip(self._layers, activations, strict=True):
             if len(weight) != x.shape[1]:  # the layer also receives the products with the command, and the command
                 products = (command[:, :, None] * x[:, None]).reshape(len(x), -1)
@@ -178,7 +181,7 @@ class Policy:
         if self._head == "tanh":
             x = np.tanh(x)
         if self._head != "clip":
-            x = (low + high) / 2 + (high - low) / 2 * x  # from [-1, 1] to [low, high]
+            x = (low + high) / 2 + (high - low) / 2 * x  # scale from [-1, 1] to [low, high]
         return x.clip(low, high)
 
     def __repr__(self) -> str:
@@ -227,7 +230,7 @@ def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
         num_actions = len(low)
     if num_actions != num_outputs:
         raise ValueError(f"it has {num_outputs} outputs for {num_actions} actions")
-    if "mean" in tensors or "scale" in tensors:  # a KeyError names the missing one
+    if "mean" in tensors or "scale" in tensors:  # if only one of them exists, the next line raises KeyError
         if not tensors["mean"].shape == tensors["scale"].shape == (obs_size,):
             raise ValueError("its mean and scale have other shapes than an observation")
     for name, values in tensors.items():
@@ -236,10 +239,10 @@ def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _check_layers(activations: list[Any], tensors: Mapping[str, np.ndarray], command_size: int) -> int:
-    """Raise ValueError, KeyError or TypeError unless the shapes of all layers fit each other, their ``activations`` and
-    a command of ``command_size`` numbers. Return the number of outputs of the last layer."""
+    """Return the number of outputs of the last layer. Raise ValueError, KeyError or TypeError if the shapes of the
+    layers do not fit each other, the ``activations``, or a command of ``command_size`` numbers."""
     inputs = tensors["layers.0.weight"].shape[1]
-    for i, activation in enumerate([*activations, 1]):  # the last layer has none
+    for i, activation in enumerate([*activations, 1]):  # the last layer has no activation: 1 is the identity
         weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
         gate_shapes = [tensors[name].shape for name in (f"gates.{i}.weight", f"gates.{i}.bias") if name in tensors]
         outputs = len(bias)
@@ -256,7 +259,8 @@ def _check_layers(activations: list[Any], tensors: Mapping[str, np.ndarray], com
 
 
 def _activation(value: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the activation with the name or slope ``value``. Raises ValueError if there is none."""
+    """Return the activation with the name or slope ``value`` (`ACTIVATIONS`). Raises ValueError if there is no such
+    activation."""
     if value in ACTIVATIONS:
         return ACTIVATIONS[value]
     if isinstance(value, str) and re.fullmatch(ONE_HOT + "[1-9][0-9]*", value):

@@ -1,4 +1,4 @@
-"""A learned environment as NumPy functions: initial states from seeds, and steps of N rows at once."""
+"""A learned environment as NumPy functions, which compute initial states from seeds, and steps of N states at once."""
 
 import functools
 import re
@@ -51,9 +51,10 @@ Starts = Callable[[np.ndarray], np.ndarray]
 
 
 class Program:
-    """A `Proxy` that can be stepped. Its networks are joined into one. The weights of the first layer are split into
-    weights for the action and weights for the state. A bandit with a target has a function for its reward instead.
+    """The initial states and the steps of a learned environment, a `Proxy`.
 
+    The networks are joined into a single network (`join_networks`). The weights of its first layer are split into
+    weights for the action and weights for the state. A bandit with a target has a function for its reward instead.
     Results are always finite: NaN becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
     """
 
@@ -76,34 +77,35 @@ class Program:
         return Program, (self._proxy,)  # pickle cannot store the functions in `_starts` and `_target_reward`
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
-        """Return the initial states ``[..., S]`` of episodes with ``seeds [...]`` int64. They are outputs of the
-        initial-state network, rows of the table, one-hot cells, or initial observations of the real environment, as the
-        proxy says. Raises ProxyError if the real environment cannot be reset, or has observations of another size."""
-        with np.errstate(all="ignore"):  # the network's numbers may overflow, which `_finite` corrects
-            states = _finite(self._starts(seeds))
+        """Return the initial states ``[..., S]`` of episodes with ``seeds [...]`` int64. Depending on the proxy, they
+        are outputs of the initial-state network, rows of the table, one-hot cells, or initial observations of the real
+        environment. Raises ProxyError if the real environment cannot be reset, or has observations of another size."""
+        with np.errstate(all="ignore"):  # the network's numbers may overflow, which `_make_finite` corrects
+            states = _make_finite(self._starts(seeds))
         if states.shape[-1] != self._size:
             raise ProxyError(f"first states have {states.shape[-1]} numbers, the synthetic environment {self._size}")
         return states
 
     def step(self, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take ``action [N]`` integers or ``[N, A]`` float32 in ``state [N, S]``. An action without the axis N is taken
-        in all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool. The next
-        state of a bandit is the array ``state`` itself."""
+        """Take ``action``, ``[N]`` integers or ``[N, A]`` float32, in ``state [N, S]``. An action without the axis N
+        applies to all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool.
+        The next state of a bandit is the array ``state`` itself."""
         with np.errstate(all="ignore"):
             if self._target_reward is not None:  # a bandit with a target
-                return state, _finite(self._target_reward(state, action)), np.ones(len(state), np.bool_)
+                return state, _make_finite(self._target_reward(state, action)), np.ones(len(state), np.bool_)
             if self._discrete:
                 action_term = self._action_weight[action]  # includes the bias
             else:
                 action_term = action @ self._action_weight + self._bias
             outputs = run_layers(state @ self._state_weight + action_term, self._layers, self._activation)
-            terminated = outputs[:, -1] > ENDS_ABOVE  # an MDP's last output is done; computed before NaN becomes 0
-            outputs = _finite(outputs)
+            terminated = outputs[:, -1] > ENDS_ABOVE  # the last output of an MDP is done; false for NaN
+            outputs = _make_finite(outputs)
         if self._one_step:  # a bandit with a reward network, whose only output is the reward
             return state, outputs[:, 0], np.ones(len(state), np.bool_)
         return outputs[:, : self._size], outputs[:, self._size], terminated  # state, reward, done
 
     def _starts_of(self, proxy: Proxy) -> Starts:
+        """Return the function from seeds to initial states of the proxy."""
         if "states.table" in proxy.tensors:
             return _table_starts(proxy.tensors["states.table"])
         if proxy.config.get("first_states") == "cells":
@@ -120,14 +122,15 @@ class Program:
 
 
 def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
-    """Join networks of equal depth, which have the same inputs, into one wide network, so that a step takes one matrix
-    product per layer. ``names`` are the networks' names in ``tensors``, such as ``state`` for ``state.0.weight``."""
+    """Join networks of equal depth and with the same inputs into a single wide network, so that a step takes one matrix
+    product per layer. Its outputs are the outputs of all networks. ``names`` are the names of the networks in
+    ``tensors``, such as ``state`` for ``state.0.weight``."""
     layers: Layers = []
     while f"{names[0]}.{len(layers)}.weight" in tensors:
         i = len(layers)
         weights = [tensors[f"{name}.{i}.weight"].T for name in names]  # [in, out]
         bias = np.concatenate([tensors[f"{name}.{i}.bias"] for name in names])
-        # The networks share the inputs of the first layer. A later layer has inputs of each network alone.
+        # The networks share the inputs of the first layer. In later layers, their inputs are separate.
         weight = np.concatenate(weights, 1) if i == 0 else _block_diagonal(weights)
         layers.append((weight, bias))
     return layers
@@ -144,14 +147,14 @@ def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
 
 
 def run_layers(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the outputs ``[..., out]`` of a network. ``hidden`` is the result of its first layer before the
-    activation, and ``layers`` are the layers after the first."""
+    """Return the outputs ``[..., out]`` of a network. ``hidden [..., units]`` is the result of its first layer before
+    the activation, and ``layers`` are the later layers."""
     for weight, bias in layers:
         hidden = activation(hidden) @ weight + bias
     return hidden
 
 
-def _finite(values: np.ndarray) -> np.ndarray:
+def _make_finite(values: np.ndarray) -> np.ndarray:
     """Return ``values`` clipped to [-`BOUND`, `BOUND`], with 0 for NaN."""
     if np.abs(values).max() <= BOUND:  # false for NaN
         return values
@@ -159,14 +162,14 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _table_starts(table: np.ndarray) -> Starts:
-    """Return a function that picks a uniform row of ``table`` for each seed."""
+    """Return a function that picks a row of ``table`` for each seed, all with the same probability."""
     return lambda seeds: table[(uniform(seeds, 1)[..., 0] * len(table)).astype(np.int64)]
 
 
 def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return the reward function of a bandit with a target, a network that maps a state to the best action. It is a
-    function from states ``[N, S]`` and actions to rewards ``[N]``, which depend on the difference between the action
-    and the target's action."""
+    """Return the reward function of a bandit with a target, a network that maps a state to the best action. The
+    function maps states ``[N, S]`` and actions, ``[N]`` or ``[N, A]``, to rewards ``[N]``, which depend on the
+    difference between the action and the target's action."""
     (weight, bias), *layers = join_networks(proxy.tensors, ["target"])
     center, spread = proxy.tensors["target.center"], proxy.tensors["target.spread"]
     activation, form = ACTIVATIONS[proxy.config["proxy_activation_fn"]], FORMS[proxy.config["reward_form"]]
@@ -184,20 +187,22 @@ def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.nda
 
 
 class Episodes:
-    """Initial states of successive episodes of N environments. They are computed in blocks of several episodes, because
-    a call takes the same time for few states and for many. ``seeds [N]`` int64 are the seeds of the next episodes; each
-    episode adds 1."""
+    """Initial states of successive episodes of N environments. They are computed in blocks of `_BLOCK` episodes,
+    because a call takes the same time for few states and for many. ``seeds [N]`` int64 are the seeds of the next
+    episodes; the seed of an environment increases by 1 with each episode."""
 
     def __init__(self, program: Program, seeds: np.ndarray) -> None:
         self._program, self.seeds = program, seeds
-        # [N], the seeds with which the current block begins. At first there is no block. These values mean that a block
-        # has been used up, so that the first `begin` computes one.
+        # Seeds [N] of the first episodes of the current block. There is no block yet. The initial values mean that a
+        # block has been used up, so that the first call of `begin` computes a block.
         self._first_seeds = seeds - _BLOCK
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
-        """Start the next episode in the k environments ``rows``. Return a copy of the initial states ``[k, S]``."""
+        """Start the next episode in k environments, whose indices are ``rows [k]``. Return a copy of the initial states
+        ``[k, S]``."""
         num_used = self.seeds[rows] - self._first_seeds[rows]
-        # A block has _BLOCK initial states of each environment. If one has used all, begin another block for all.
+        # A block has _BLOCK initial states of each environment. If an environment has used all of its states, compute a
+        # new block for all environments.
         if num_used.max() == _BLOCK:
             self._first_seeds, num_used = self.seeds.copy(), np.zeros_like(num_used)
             self._block = self._program.first_states(self._first_seeds + np.arange(_BLOCK)[:, None])  # [block, N, S]
@@ -208,35 +213,38 @@ class Episodes:
 def real_starts(game: str) -> Starts:
     """Return a function from seeds to initial observations of the real environment ``game``, a trainer's name (`IDS`)
     or an id of Gymnasium. A name may have parameters after a comma. The observations equal the observations in training
-    (`envs.synthetic.starts_of`). Some environments have a formula here (`_FORMULAS`). For others, a reset with one of
-    4,096 seeds gives the observation. Raises ProxyError if the environment cannot be made."""
-    # Parameters that do not change initial states are removed. These are all parameters of an environment in `IDS`, and
-    # action_repeat of any other. The other parameters remain part of the name.
+    (`envs.synthetic.starts_of`). Some environments have a formula here (`_FORMULAS`). In other environments, the
+    observation is the result of a reset with one of 4,096 seeds. Raises ProxyError if the environment cannot be
+    made."""
+    # Parameters that do not change initial states are removed: all parameters of environments in `IDS`, and
+    # action_repeat of other environments. Other parameters remain part of the name.
     game = re.sub(r",action_repeat=\d+$", "", game)
     gym_id = IDS.get(game.partition(",")[0], game)
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _reset_starts(gym_id)
 
 
 def _cartpole(seeds: np.ndarray) -> np.ndarray:
-    """Return position (m), speed (m/s), angle (rad) and angular speed (rad/s), all uniform on [-0.05, 0.05)."""
+    """Return initial states ``[..., 4]``: position (m), speed (m/s), angle (rad) and angular speed (rad/s), all uniform
+    on [-0.05, 0.05)."""
     return ((uniform(seeds, 4) * 2 - 1) * 0.05).astype(np.float32)
 
 
 def _acrobot(seeds: np.ndarray) -> np.ndarray:
-    """Return cosine and sine of two angles (rad), and their speeds (rad/s). Angles and speeds are uniform on [-0.1,
-    0.1)."""
+    """Return initial states ``[..., 6]``: cosine and sine of two angles, and their speeds (rad/s). Angles (rad) and
+    speeds are uniform on [-0.1, 0.1)."""
     first, second, *speeds = np.moveaxis((uniform(seeds, 4) * 2 - 1) * 0.1, -1, 0)
     return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
 
 
 def _mountaincar(seeds: np.ndarray) -> np.ndarray:
-    """Return a position uniform on [-0.6, -0.4), and speed 0."""
+    """Return initial states ``[..., 2]``: a position uniform on [-0.6, -0.4), and speed 0."""
     position = uniform(seeds, 1) * 0.2 - 0.6
     return np.concatenate((position, np.zeros_like(position)), -1).astype(np.float32)
 
 
 def _pendulum(seeds: np.ndarray) -> np.ndarray:
-    """Return cosine and sine of an angle (rad) uniform on [-pi, pi), and a speed (rad/s) uniform on [-1, 1)."""
+    """Return initial states ``[..., 3]``: cosine and sine of an angle (rad) uniform on [-pi, pi), and a speed (rad/s)
+    uniform on [-1, 1)."""
     angle, speed = np.moveaxis((uniform(seeds, 2) * 2 - 1) * [np.pi, 1.0], -1, 0)
     return np.stack((np.cos(angle), np.sin(angle), speed), -1).astype(np.float32)
 
@@ -256,29 +264,32 @@ _FORMULAS = {
 
 @functools.cache
 def _reset_starts(gym_id: str) -> Starts:
-    """Return a function from seeds to observations of the environment ``gym_id``. A seed is mapped to one of 4,096
-    seeds, with which the environment is reset. Raises ProxyError if the environment cannot be made. The function raises
-    ProxyError if a reset fails."""
+    """Return a function from seeds to initial observations of the environment ``gym_id``. It maps a seed to one of
+    4,096 seeds for a reset of the environment, and raises ProxyError if a reset fails. Raises ProxyError if the
+    environment cannot be made."""
     module = gym_id.rpartition(":")[0]  # the module of an id "module:name"
     if module and module not in sys.modules:  # Gymnasium would import it, and so run code that a file names
-        line = f"first states are those of {gym_id!r}, but no file has a module imported"
-        raise ProxyError(f"{line}; import {module} yourself first")
+        raise ProxyError(
+            f"first states are those of {gym_id!r}, but no file has a module imported; import {module} yourself first"
+        )
     try:
         real = gymnasium.make(gym_id)
     except (Exception, SystemExit) as error:  # missing packages and unknown ids may raise any error
-        line = f"first states are those of {gym_id!r}, which cannot be made"
-        raise ProxyError(f"{line} ({error!r})") from error
+        raise ProxyError(f"first states are those of {gym_id!r}, which cannot be made ({error!r})") from error
 
     @functools.cache
     def first_observation(seed: int) -> np.ndarray:
+        """Return the flattened observation ``[S]`` after a reset with ``seed``."""
         try:
             obs = gymnasium.spaces.flatten(real.observation_space, real.reset(seed=seed)[0])
             return np.asarray(obs, np.float32).reshape(gymnasium.spaces.flatdim(real.observation_space))
         except (Exception, SystemExit) as error:
-            line = f"first states are those of {gym_id!r}, whose reset with seed {seed} failed"
-            raise ProxyError(f"{line} ({error!r})") from error
+            raise ProxyError(
+                f"first states are those of {gym_id!r}, whose reset with seed {seed} failed ({error!r})"
+            ) from error
 
     def starts(seeds: np.ndarray) -> np.ndarray:
+        """Return an initial observation for each of ``seeds [...]``, ``[..., S]``."""
         reset_seeds = (uniform(seeds, 1) * _DRAWS).astype(np.int64).ravel().tolist()
         return np.stack([first_observation(seed) for seed in reset_seeds]).reshape(*seeds.shape, -1)
 

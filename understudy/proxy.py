@@ -22,9 +22,10 @@ class Proxy:
 
     :ivar Path path: The file.
     :ivar str game: Name of the real environment.
-    :ivar dict spaces: Its spaces: ``obs_shape`` is [S], ``actions`` has ``n``, or ``low`` and ``high``, then
-        ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of the numbers that it reads from
-        the info of a step.
+    :ivar dict spaces: Description of this environment. ``obs_shape`` is [S]. ``actions`` has the number ``n`` of
+        discrete actions, or the bounds ``low`` and ``high`` of continuous actions. ``max_episode_steps`` is the time
+        limit and ``max_return`` the largest return, both None if there is none. A reward has ``info``, the names of the
+        numbers that it reads from the info of a step.
     :ivar dict config: Settings of the networks and of the search.
     :ivar dict description: Plain data such as ``settings`` and ``scores``.
     :ivar dict tensors: Finite float32 numbers, named and laid out as in ``torch.nn.Linear``:

@@ -2,8 +2,8 @@
 
     env = understudy.RewardWrapper(gymnasium.make("CliffWalking-v1"), "cliff-additive-potential")
 
-x is the state before a step, x' the state after it, and phi may also read numbers from the step's info. Formulas are
-from Ferreira et al. 2022, arXiv 2202.02790, section 3 and appendix, and its public code.
+x is the state before a step, x' is the state after it. Phi may also read numbers from the info of the step. Formulas
+are from Ferreira et al. 2022, arXiv 2202.02790, section 3 and appendix, and its public code.
 """
 
 from numbers import Real
@@ -24,20 +24,22 @@ from understudy.proxy import Proxy, ProxyError
 NATIVE = "native_reward"  # entry of info for the environment's reward
 
 
-def shaped(mode: Mode, reward: Any, potential: Any, next_potential: Any, discount: Any) -> Any:
-    """Compute the reward of an agent, from arrays or tensors of one shape: the ``reward`` r of the task, ``potential``
-    phi(x), which is only used if phi is a potential, ``next_potential`` phi(x'), and the ``discount`` of the agent."""
+def shaped_reward(mode: Mode, reward: Any, potential: Any, next_potential: Any, discount: Any) -> Any:
+    """Compute the reward of an agent. The arguments after ``mode`` are arrays or tensors of the same shape: the
+    ``reward`` r of the task, ``potential`` phi(x), which is unused unless phi is a potential, ``next_potential``
+    phi(x'), and the ``discount`` of the agent."""
     bonus = discount * next_potential - potential if mode.potential else next_potential
     return reward + bonus if mode.additive else bonus
 
 
 class _LearnedReward:
-    """The learned reward of N environments, for both wrappers. ``obs`` are their current observations ``[N, S]``
+    """The learned reward of N environments, for both wrappers. ``obs`` has their current observations ``[N, S]``
     (``[0, S]`` before the first reset).
 
-    ``discount`` None means the discount of the agents in the search. Raises ProxyError if the proxy is no learned
-    reward, if it was learned for another environment than ``spec`` or for observations of another size than in
-    ``space``, or if a potential has no discount. Actions may differ, because rewards do not depend on them.
+    ``discount`` is the discount of the agent; None means the discount of the agents in the search. ``space`` is the
+    observation space and ``spec`` the spec of the environments. Raises ProxyError if the proxy is no learned reward, if
+    it was learned for another environment or for observations of another size, or if a potential has no discount.
+    Actions may differ, because rewards do not depend on them.
     """
 
     def __init__(
@@ -57,12 +59,16 @@ class _LearnedReward:
         base_name = loaded.game.partition(",")[0]  # the name without parameters
         game_id = IDS.get(base_name, base_name)
         obs_size, expected_size = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
-        error_start = f"learned reward {str(loaded.path)!r}: it is for"
         if obs_size != expected_size:
-            line = f"{error_start} observations of {expected_size} numbers, those of {loaded.game}"
-            raise ProxyError(f"{line}; here there are observations of {obs_size} numbers")
-        if spec is not None and _other_task(spec, game_id):
-            raise ProxyError(f"{error_start} {loaded.game}, which is {game_id}; this environment is {spec.id}")
+            raise ProxyError(
+                f"learned reward {str(loaded.path)!r}: it is for observations of {expected_size} numbers, those of "
+                f"{loaded.game}; here there are observations of {obs_size} numbers"
+            )
+        if spec is not None and _is_other_task(spec, game_id):
+            raise ProxyError(
+                f"learned reward {str(loaded.path)!r}: it is for {loaded.game}, which is {game_id}; "
+                f"this environment is {spec.id}"
+            )
         self.obs = np.zeros((0, obs_size), np.float32)
         self.names = list(loaded.spaces["info"]) if self.mode.info else []
         self._zero_at_end, self._uses_symexp = config["rn_terminal"] == "zero", config["rn_output"] == "symexp"
@@ -72,13 +78,13 @@ class _LearnedReward:
         self._spread = np.array(config["rn_input_spread"] or [1.0] * obs_size, np.float32)
         self._activation = ACTIVATIONS[config["proxy_activation_fn"]]
         depth = sum(name.endswith("weight") for name in tensors)
-        no_bias = np.zeros(1, np.float32)  # a network of info alone has only a weight in the file
+        no_bias = np.zeros(1, np.float32)  # if info is the only input, the file has only a weight
         self._layers = [
             (tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", no_bias)) for i in range(depth)
         ]
 
     def phi(self, obs: np.ndarray, info: np.ndarray) -> np.ndarray:
-        """Return phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
+        """Return the outputs ``[N]`` float32 of phi for ``obs [N, S]`` and ``info [N, I]``."""
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
         inputs = [(obs - self._center) / self._spread] if self.mode.state else []
@@ -93,20 +99,21 @@ class _LearnedReward:
         return np.expm1(np.minimum(np.abs(outputs), np.float32(MOST_EXPONENT))) * np.sign(outputs)
 
     def compute(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
-        """Return the learned rewards ``[N]`` of steps to ``obs [N, S]`` with ``reward [N]``, ``info [N, I]`` and
-        ``terminated [N]``. Phi reads the info of a step for both states of this step, as in the published code."""
+        """Return the learned rewards ``[N]`` of a step in each environment. After the steps, the observations are ``obs
+        [N, S]``. The environments' results are ``reward [N]``, ``info [N, I]`` and ``terminated [N]``. Phi reads the
+        info of a step for both states of this step, as in the published code."""
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
         potential = self.phi(self.obs, info) if self.mode.potential else np.zeros(len(obs), np.float32)
         next_potential = self.phi(obs, info)
         if self._zero_at_end:
             next_potential = np.where(terminated, np.float32(0), next_potential)
-        return shaped(self.mode, reward, potential, next_potential, self._discount)
+        return shaped_reward(self.mode, reward, potential, next_potential, self._discount)
 
 
-def _other_task(spec: EnvSpec, game_id: str) -> bool:
-    """Return whether ``spec`` and ``game_id`` are environments of Gymnasium itself with different names and classes.
-    Environments of other packages may be variants, so they are accepted."""
+def _is_other_task(spec: EnvSpec, game_id: str) -> bool:
+    """Return whether ``spec`` and the id ``game_id`` are two environments of Gymnasium itself, with different names and
+    classes. False for environments of other packages, because they may be variants."""
     game_spec = gym.registry.get(game_id)
     if game_spec is None or game_spec.name == spec.name or game_spec.entry_point == spec.entry_point:
         return False
@@ -114,10 +121,10 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
 
 
 def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
-    """Return the I entries ``names`` of the ``info`` of a step of N environments, ``[N, I]``. They are 0 for
-    environments that are not in ``stepped [N]``, because these were only reset. Environments in ``reset_mask [N]`` have
-    started a new episode in the same step, so ``info["final_info"]`` has the entries of the step. Raises ProxyError if
-    an entry is missing."""
+    """Return the I entries ``names`` of the ``info`` of a step of N environments, ``[N, I]``. ``stepped [N]`` is False
+    for environments that were only reset, whose entries are 0. ``reset_mask [N]`` is True for environments that have
+    started a new episode in the same step, so that ``info["final_info"]`` has the entries of the step. Raises
+    ProxyError if an entry is missing."""
     info_values = np.zeros((len(stepped), len(names)))
     sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
     for mask, source in sources:
@@ -131,10 +138,10 @@ def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, re
 
 
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
-    """Replace the reward of an environment by a learned one. ``info["native_reward"]`` has the environment's reward.
+    """Replace the reward of an environment by a learned reward. ``info["native_reward"]`` has the environment's reward.
 
     :param env: The environment.
-    :param proxy: A learned reward: a file, the run folder of a search, the name of a shipped one, or a `Proxy`.
+    :param proxy: A learned reward: a file, the run folder of a search, the name of a shipped reward, or a `Proxy`.
     :param discount: Discount of the agent, which a potential needs. None: the discount of the agents in the search.
     :raises ProxyError: The proxy cannot be loaded or does not fit the environment.
     :raises TypeError: It is a vector environment.
@@ -143,12 +150,13 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         if isinstance(env, gym.vector.VectorEnv):
             raise TypeError("RewardWrapper has a vector environment; allowed: one environment, or RewardVectorWrapper")
-        # Gymnasium's spec of the wrapper needs them.
+        # Gymnasium's spec of the wrapper needs the arguments.
         RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)
         gym.Wrapper.__init__(self, env)
         self._learned_reward = _LearnedReward(proxy, discount, env.observation_space, env.unwrapped.spec)
 
     def _flatten(self, obs: Any) -> np.ndarray:
+        """Return an observation as a batch ``[1, S]`` float32."""
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -179,7 +187,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)
-        # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments have one.
+        # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments may have a spec.
         first = getattr(env.unwrapped, "envs", (env,))[0]
         spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
         self._learned_reward = _LearnedReward(proxy, discount, env.single_observation_space, spec)
@@ -187,6 +195,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         self._resets_next = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
 
     def _flatten(self, obs: Any) -> np.ndarray:
+        """Return the observations of all environments as a batch ``[N, S]`` float32."""
         space = self.env.single_observation_space
         row_obs = gym.vector.utils.iterate(self.env.observation_space, obs)
         return np.stack([np.asarray(gym.spaces.flatten(space, row), np.float32).ravel() for row in row_obs])
@@ -197,18 +206,19 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step all environments and replace their rewards. With autoreset mode SAME_STEP, the learned reward is of the
-        episode's last observation, in ``info["final_obs"]``."""
+        """Step all environments and replace their rewards. With autoreset mode SAME_STEP, the learned reward of the
+        last step of an episode is computed from the last observation, which is in ``info["final_obs"]``."""
         obs, rewards, terminated, truncated, info = self.env.step(actions)
         flat_obs, dones = self._flatten(obs), terminated | truncated
-        reset_mask = dones & (self._mode is AutoresetMode.SAME_STEP)  # here ``obs`` is of the next episode
+        # Environments whose observation in ``obs`` is the first observation of the next episode.
+        reset_mask = dones & (self._mode is AutoresetMode.SAME_STEP)
         last_obs = flat_obs.copy() if reset_mask.any() else flat_obs
         for row in np.flatnonzero(reset_mask):
             last_obs[row] = gym.spaces.flatten(self.env.single_observation_space, info["final_obs"][row])
         info_values = _info_values(self._learned_reward.names, info, ~self._resets_next, reset_mask)
         native_rewards = rewards.astype(np.float32)
         learned_rewards = self._learned_reward.compute(native_rewards, last_obs, info_values, terminated)
-        if self._mode is AutoresetMode.NEXT_STEP:  # this step only reset the environments in `_resets_next`
+        if self._mode is AutoresetMode.NEXT_STEP:  # this step has only reset the environments in `_resets_next`
             learned_rewards = np.where(self._resets_next, native_rewards, learned_rewards)
             self._resets_next = dones & ~self._resets_next
         self._learned_reward.obs = flat_obs

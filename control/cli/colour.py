@@ -1,4 +1,4 @@
-"""Coloured text and broken lines, only on terminals. Imports nothing slow."""
+"""Colours and line breaks for text on terminals. Imports nothing slow."""
 
 import os
 import shutil
@@ -19,8 +19,8 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 
 def wrap_text(text: str, stream: TextIO, indent: str = "  ", start: str = "") -> str:
-    """Return ``start + text``. If ``stream`` is a terminal, break it into lines that fit the terminal: each line after
-    the first begins with ``indent``."""
+    """Return ``start + text``. If ``stream`` is a terminal, break the text into lines that fit its width, and begin
+    each line after the first with ``indent``."""
     if not stream.isatty():
         return start + text
     width = max(40, shutil.get_terminal_size().columns)
@@ -42,14 +42,15 @@ def print_named(name: str, text: str, width: int) -> None:
 
 
 def verdict_text(sentence: str, passed: bool) -> str:
-    """Return the ``sentence`` of a verdict. If it has not ``passed``, say so, with the exit status, in yellow."""
+    """Return the ``sentence`` of a verdict. If the verdict has not ``passed``, the text is yellow and begins with the
+    failure and the exit status."""
     if passed:
         return sentence
     return paint(f"Failed, so the exit status is 1. {sentence}", "yellow", sys.stdout)
 
 
 def note(text: str, kind: str = "note") -> None:
-    """Print ``note: text`` on stdout, yellow on a terminal. ``kind`` replaces the word ``note``."""
+    """Print ``kind: text`` on stdout, such as ``note: text``, yellow on a terminal."""
     line = wrap_text(f"{kind}: {text}", sys.stdout)
     print(paint(line, "yellow", sys.stdout), flush=True)
 

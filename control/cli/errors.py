@@ -23,13 +23,14 @@ _MODULES_OF_EXTRA = {
     "onnx": ("onnx",),
     "hub": ("huggingface_hub",),
 }
-MAX_LINES = 20  # error lines per command
+MAX_LINES = 20  # maximum number of lines with errors that a command prints
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.
 _ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
 def user_messages(error: BaseException) -> list[str] | None:
-    """Return the messages of an error for the user, at most `MAX_LINES` lines. Return None if the error is a bug."""
+    """Return the messages of an error that the user can correct (`one_line`), at most `MAX_LINES` lines. Return None if
+    the error is a bug."""
     errors: Sequence[BaseException] = error.errors if isinstance(error, SettingError) else [error]
     messages = [one_line(part) for part in errors[:MAX_LINES]]
     lines = [message for message in messages if message is not None]
@@ -39,8 +40,9 @@ def user_messages(error: BaseException) -> list[str] | None:
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the message of an error for the user, as one line. Return None for other errors, which are bugs. Errors
-    for the user are UserError, a full disk, a file without access, too little memory, and a missing Python module."""
+    """Return the message of an error that the user can correct, as one line. These errors are UserError, a full disk, a
+    file without access, too little memory, and a missing Python module. Return None for any other error, which is a
+    bug."""
     understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
     if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
         return _printable(str(error))
@@ -72,8 +74,8 @@ def _printable(line: str) -> str:
 
 
 def missing_reason(path: str | os.PathLike[str]) -> str:
-    """Return why ``path``, which does not exist or cannot be read, cannot be used: a link to nothing, the reason of the
-    operating system, such as no permission, or no such file."""
+    """Return the reason why ``path`` cannot be read: it is a link to nothing, the reason of the operating system, such
+    as no permission, or no such file."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:

@@ -1,5 +1,7 @@
-"""Read files from users: regular files of limited size, and settings in YAML or JSON. A file of settings is a small
-mapping of names to text. Any other content raises an error of one line."""
+"""Read files from users: regular files of limited size, and settings in YAML or JSON.
+
+A file of settings is a small mapping of names to text. Any other content raises an error with a message of one line.
+"""
 
 import contextlib
 import errno
@@ -11,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from control.cli.originals import from_original, is_original
+from control.cli.originals import is_original, translate_original
 from control.cli.together import missing_hint
 from control.cli.words import check_text, pairs_of
 from models.settings import SettingError, raise_all
@@ -21,7 +23,7 @@ MAX_BYTES = 100_000  # maximum size of a file of settings; a run's config.yaml h
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
     """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``
-    bytes. Nothing is opened, because opening a pipe may block. A folder raises nothing here, because ``open`` has a
+    bytes. The file is not opened, because opening a pipe may block. A folder is no error here, because ``open`` has a
     clear error for it."""
     status = os.stat(path)  # raises the error for a missing file
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
@@ -48,8 +50,8 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
 
 
 @contextlib.contextmanager
-def errors_in(path: str) -> Iterator[None]:
-    """Context manager that puts ``path: `` before the message of each SettingError raised in it."""
+def error_prefix(path: str) -> Iterator[None]:
+    """Context manager that puts ``path: `` before the message of each SettingError that is raised in its block."""
     try:
         yield
     except SettingError as error:
@@ -59,25 +61,25 @@ def errors_in(path: str) -> Iterator[None]:
 
 
 def read_config(path: str) -> dict[str, list[str]]:
-    """Read the settings in a YAML or JSON file as name -> words, such as ``{"lr": ["1e-3"], "hidden_sizes": ["64",
-    "64"]}``. ``command: {return: 250}`` becomes the name ``command.return``. Files of the original scripts are
-    translated (`control.cli.originals`). Raises SettingError if the file is no mapping of names to values."""
+    """Read the settings in a YAML or JSON file. Return setting -> words, such as ``{"lr": ["1e-3"], "hidden_sizes":
+    ["64", "64"]}``. ``command: {return: 250}`` becomes the setting ``command.return``. Files of the original scripts
+    are translated (`control.cli.originals`). Raises SettingError if the file is no mapping of settings to values."""
     content = read_mapping("config", path, "name: value", allow_empty=True)
-    with errors_in(path):
+    with error_prefix(path):
         if is_original(content):
-            content = from_original(content)
+            content = translate_original(content)
         pairs = list(pairs_of(content))
     check_text(pairs, f"{path}: ")
     return dict(pairs)
 
 
 def read_mapping(setting: str, path: str, example: str, allow_empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, the file may be
-    empty. Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows
-    ``example``, a correct line."""
+    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, an empty file is
+    an empty mapping. Raises SettingError for other content. The message names ``setting``, whose value is the ``path``,
+    and shows ``example``, a correct line."""
     try:
         text = read_text(path, MAX_BYTES, "utf-8-sig")  # this encoding skips a byte order mark
-        with errors_in(path):
+        with error_prefix(path):
             content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
         if content is None and allow_empty:  # YAML without content is None
             return {}
@@ -103,6 +105,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return ``pairs`` of a name and a value as a mapping. Raises SettingError for a repeated name."""
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if name in mapping:
@@ -112,7 +115,7 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _TextLoader(yaml.BaseLoader):
-    """Loader of YAML that returns all values as text. Aliases and repeated names raise SettingError."""
+    """Loader of YAML that returns all values as text. It raises SettingError for aliases and repeated names."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node, except an alias, which could make a small file large."""
@@ -123,5 +126,5 @@ class _TextLoader(yaml.BaseLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         node_values = super().construct_mapping(node, deep)
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
-            _unique_names([(key.value, None) for key, _ in node.value])  # raises the error, which names it
+            _unique_names([(key.value, None) for key, _ in node.value])  # raises the error about the repeated name
         return node_values

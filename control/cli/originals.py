@@ -24,7 +24,7 @@ def is_original(content: Mapping[str, Any]) -> bool:
     return "env_config" in content or (content.get("environment") in ORIGINAL_GAMES and "implementation" not in content)
 
 
-def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
+def translate_original(content: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the content of a file for the original scripts to settings of this program. Missing keys get the
     defaults of the scripts. Raises SettingError for an unknown environment or agent."""
     entries = dict(content)  # keys that need no translation remain in it
@@ -56,9 +56,9 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pop_implementation(entries: dict[str, Any]) -> str:
-    """Remove ``agent_type`` from ``entries``, and return our implementation of this agent. If the key is missing, the
-    agent follows from keys that only one script reads. ``latent_type`` remains in ``entries``, because it is also a
-    setting of this program. Raises SettingError for an unknown agent."""
+    """Remove ``agent_type`` from the ``entries`` of a file, and return this program's implementation of the agent. If
+    the key is missing, other keys that only one script reads determine the agent. ``latent_type`` remains in
+    ``entries``, because it is also a setting of this program. Raises SettingError for an unknown agent."""
     likely_agent = next((agent for key, agent in _AGENT_BY_KEY.items() if key in entries), "ER")
     key, choices = "agent_type", [*_AGENT_TYPES, "latent_model"]
     agent = entries.pop("agent_type", likely_agent)

@@ -22,7 +22,7 @@ from models.vocabulary import translate, vocabulary
 
 def parse(argv: Sequence[str]) -> Settings:
     """Parse the words of a command line, ``argv``, to settings. Raises SettingError, with a line for each wrong name
-    and value. Prints the text of ``--help`` or ``--version`` and then raises SystemExit(0)."""
+    and value. With ``--help`` or ``--version``, prints its text and raises SystemExit(0)."""
     from envs.names import import_module
 
     pairs = split(argv)
@@ -47,15 +47,15 @@ def parse(argv: Sequence[str]) -> Settings:
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
-    """Split the arguments of a command line into pairs: ``--a=1 --b --c 2 3`` becomes ``[("a", ["1"]), ("b", []), ("c",
-    ["2", "3"])]``. ``-h`` becomes ``--help``, and hyphens in names become underscores. Raises SettingError for words
-    before the first flag and for bytes that are not UTF-8."""
+    """Split the words of a command line into pairs of a name and its words: ``--a=1 --b --c 2 3`` becomes ``[("a",
+    ["1"]), ("b", []), ("c", ["2", "3"])]``. ``-h`` becomes ``--help``, and hyphens in names become underscores. Raises
+    SettingError for words before the first flag and for bytes that are not UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
         flag, equals, value = ("--help" if word == "-h" else word).partition("=")
         name = flag.removeprefix("--")
         if flag.startswith("--") and name:
-            underscored = re.sub(r"(?<=\w)-", "_", name)  # but a hyphen at the start remains
+            underscored = re.sub(r"(?<=\w)-", "_", name)  # a hyphen at the start remains
             pairs.append((underscored, [value] if equals else []))
         elif pairs:
             pairs[-1][1].append(word)
@@ -66,8 +66,8 @@ def split(argv: Sequence[str]) -> list[Pair]:
 
 
 def _flag_hint(word: str) -> str:
-    """Return ``"; did you mean '--implementation PPO'?"`` for the word ``ppo``, a similar text for the name of an
-    environment, and ``""`` for any other word."""
+    """Return a question about the flag that a word without a flag may belong to, such as ``"; did you mean
+    '--implementation PPO'?"`` for ``ppo``. It is "" if the word names neither an implementation nor an environment."""
     from envs.names import GAMES
 
     implementation, game = match_spelling(word, implementations()), match_spelling(word, GAMES)
@@ -99,9 +99,9 @@ def _settings_from_words(
     flag_words: Words, prefix: str, file: str = "", help_words: Sequence[str] | None = None
 ) -> Settings:
     """Return the settings for ``flag_words``, the words of flags or keywords. They override the words in ``file``, the
-    path of ``--config`` ("" for none). Messages put ``prefix`` before unknown names: ``--`` for flags, "" for keywords.
-    If ``help_words``, the words after ``--help``, are not None, print the help and raise SystemExit(0). Raises
-    SettingError for wrong names and values."""
+    path of ``--config`` ("" without a file). In messages, ``prefix`` precedes unknown names: ``--`` for flags, "" for
+    keywords. If ``help_words``, the words after ``--help``, are not None, print the help and raise SystemExit(0).
+    Raises SettingError for wrong names and values."""
     from envs.names import import_module
 
     file_words: Words = {}
@@ -109,7 +109,7 @@ def _settings_from_words(
         from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
 
         file_words = read_config(file)
-    aliases: dict[str, str] = {}  # setting -> the name that the user typed, for messages
+    aliases: dict[str, str] = {}  # setting -> the alias that the user typed, for messages
     if _is_set("learn", flag_words):  # ``--learn GAME`` names the environment
         if "gamename" in flag_words:
             raise SettingError("gamename and learn are one setting; give learn", "gamename")
@@ -134,8 +134,8 @@ def _settings_from_words(
         valid_flags = options.flags_of_settings(defaults)
 
         def current_value(name: str) -> Any:
-            """Return the value of a setting in the file, or else the default. It is needed for aliases that change a
-            part of the setting, such as a width of ``hidden_sizes``."""
+            """Return the value of a setting in the file, or else the default. Aliases that change a part of a setting,
+            such as a width of ``hidden_sizes``, need it."""
             flag = valid_flags[name]
             return read_value(flag, file_words[name]) if name in file_words else flag.default
 
@@ -161,12 +161,12 @@ def _settings_from_words(
         return _build_settings({**file_values, **flag_values}, defaults, valid_flags, flag_values.keys())
     except SettingError as error:
         only_in_file = file_words.keys() - flag_words.keys()
-        raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in error.errors])
+        raise_all([_rename_for_user(part, aliases, file, only_in_file) for part in error.errors])
         raise  # never reached, because `raise_all` raises; mypy does not know that
 
 
 def _text_of(name: str, words: Words) -> str:
-    """Return the words of the setting ``name`` as one text, "" without the setting."""
+    """Return the words of the setting ``name`` as one text. It is "" if ``words`` do not have the setting."""
     return as_word(words.get(name, []))
 
 
@@ -175,21 +175,23 @@ def _is_set(name: str, words: Words) -> bool:
     return _text_of(name, words).lower() not in NULL
 
 
-def _in_words_of_user(error: SettingError, aliases: Mapping[str, str], file: str, file_names: set[str]) -> SettingError:
-    """Return ``error`` with the names that the user typed. ``aliases`` maps a setting to its typed alias. The message
-    begins with the path ``file`` if the setting is in ``file_names``, the names that only the file has."""
-    line = str(error)
+def _rename_for_user(error: SettingError, aliases: Mapping[str, str], file: str, file_names: set[str]) -> SettingError:
+    """Return ``error`` with the names that the user typed. ``aliases`` maps a setting to its typed alias. If the
+    setting of the error is in ``file_names``, the names that only the file has, the message begins with the path
+    ``file``."""
+    message = str(error)
     if aliases:
-        names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # but not a name before a dot, as in a path seed.yaml
-        line = names.sub(lambda match: aliases[match[0]], line)
-    if error.name in file_names and not line.startswith(f"{file}: "):
-        line = f"{file}: {line}"
-    return SettingError(line, error.name)
+        names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # no name before a dot, as in a path seed.yaml
+        message = names.sub(lambda match: aliases[match[0]], message)
+    if error.name in file_names and not message.startswith(f"{file}: "):
+        message = f"{file}: {message}"
+    return SettingError(message, error.name)
 
 
 def _with_search_file(words: Words) -> dict[str, list[str]]:
-    """Replace ``--resume FOLDER`` in a command line with ``--use_tune`` by ``--config FOLDER/search.yaml
-    --resume_search FOLDER``."""
+    """Return the words of a command line that has ``--use_tune``, with ``--resume FOLDER`` replaced by ``--config
+    FOLDER/search.yaml --resume_search FOLDER``. Raises SettingError if the folder is not the folder of a search, or if
+    a flag would change a setting that must not change."""
     is_switched_on = words["use_tune"] in ([], ["true"])  # [] is the bare flag
     folder = _text_of("resume_search" if _is_set("resume_search", words) else "resume", words)
     has_folder = folder.lower() not in (*NULL, "true", "false")  # true and false: ``--resume`` as a switch
@@ -197,20 +199,28 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
         return dict(words)
     file = os.path.join(folder, "search.yaml")
     if not os.path.isfile(file):
-        line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
-        raise SettingError(line, "resume")
+        raise SettingError(
+            f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search", "resume"
+        )
     changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
     other_words = {name: value for name, value in words.items() if name not in ("resume", "resume_search")}
     fixed_names = [name for name in other_words if name not in (*changeable, "use_tune")]
-    problem = f"is a setting that the search in {folder!r} has already"
-    allowed = f"allowed with --resume FOLDER: {', '.join(changeable)}"
-    raise_all([SettingError(f"--{name} {problem}; {allowed}", name) for name in fixed_names])
+    allowed = ", ".join(changeable)
+    errors = [
+        SettingError(
+            f"--{name} is a setting that the search in {folder!r} has already; allowed with --resume FOLDER: {allowed}",
+            name,
+        )
+        for name in fixed_names
+    ]
+    raise_all(errors)
     return {"config": [file], "resume_search": [folder], **other_words}
 
 
 def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
-    """Translate a run with ``--implementation RN --mode -1``, given the ``words`` of all its settings. Return the names
-    of the settings to remove, and the words of the settings to add. Print the added settings on stderr.
+    """Translate a run with ``--implementation RN --mode -1``, whose settings have the ``words`` (setting -> words).
+    Return the names of the settings to remove, and the words of the settings to add. Print the added settings on
+    stderr.
 
     Such a run is a baseline of Ferreira et al. 2022 without a learned reward: an agent gets the environment's reward
     plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
@@ -228,9 +238,9 @@ def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
 
 
 def _defaults(words: Words) -> Settings:
-    """Return the default settings for the implementation, game, preset and agents in ``words``. If the preset is for
-    one game, this is the default game. With ``--eval_agent``, there are no settings of an agent, because the checkpoint
-    has them. Raises SettingError for a wrong value, or if preset and game do not fit."""
+    """Return the default settings for the implementation, game, preset and agents in ``words``. If the preset is for a
+    certain game, that is the default game. With ``--eval_agent``, the settings of the agent are None, because the
+    checkpoint has them. Raises SettingError for a wrong value, or if preset and game do not fit."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -238,25 +248,28 @@ def _defaults(words: Words) -> Settings:
     preset_game = family(implementation).preset_game(preset)
     game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
     if preset_game and resolve(preset_game).base_name != game.base_name:
-        line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
-        raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
+        raise SettingError(
+            f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them, or take a preset of "
+            f"{game.base_name}",
+            "gamename",
+        )
     if _is_set("eval_agent", words):
         return Settings(RunConfig(implementation=implementation, gamename=game.name), agent=None)
-    # Other settings on which defaults depend, such as ``preset``.
+    # Names of other settings on which defaults depend, such as ``preset``.
     names = {"agent", *names_with(family(implementation).config, "chooses")}
     choices = {name: one_word(name, words[name]) for name in names if name in words}
     return defaults_for({**choices, "implementation": implementation, "gamename": game.name})
 
 
 def _print_help(words: Words, help_words: Sequence[str]) -> None:
-    """Print the help page for a command line. ``words`` are of its other flags, which select the page, and
-    ``help_words`` follow ``--help``."""
+    """Print the help page for a command line. ``words`` (flag -> words) are its other flags, which select the page, and
+    ``help_words`` are the words after ``--help``."""
     from control.cli.help import help_text, in_colours
 
     # ``--help PPO`` is short for ``--implementation PPO --help``. An ``--implementation`` in ``words`` overrides it.
     if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():
         words, help_words = {"implementation": [canonical_names(help_words[0])], **words}, []
-    # The page of ``--eval_agent`` has settings of one implementation, too.
+    # The page of ``--eval_agent`` also has the settings of an implementation.
     defaults = _defaults({name: value for name, value in words.items() if name != "eval_agent"})
     command = next((name for name in COMMANDS if name in words), None)
     print(in_colours(help_text(defaults, help_words, command, is_default="implementation" not in words)))
@@ -265,11 +278,14 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
 def _checked_file(
     file: str, file_words: Words, flag_words: Words, defaults: Settings, valid_flags: Flags
 ) -> dict[str, list[Any]]:
-    """Return the words of a file without settings that only flags may set (their property ``by_flag``). Raises
-    SettingError for such a setting, unless its value is the default or ``flag_words`` have it too, and if a flag
-    changes the implementation or the preset of the file, because its other values are for these.
+    """Return the words of a file (setting -> words) without settings that only flags may set (their property
+    ``by_flag``). Raises SettingError for such a setting, unless its value is the default or ``flag_words`` have it too.
+    Also raises it if a flag changes the implementation or the preset of the file, because the other values of the file
+    are for these.
 
-    With ``--eval_agent``, the file may be of a training run. Settings that are in the checkpoint are left out."""
+    With ``--eval_agent``, the file may be the file of a training run. Its settings that are in the checkpoint are left
+    out.
+    """
     remaining = dict(file_words)
     wrong: list[SettingError] = []
     if _is_set("eval_agent", flag_words):
@@ -282,8 +298,12 @@ def _checked_file(
         for name in ("implementation", "preset"):
             flag_text, file_text = _text_of(name, flag_words), _text_of(name, file_words)
             if flag_text and file_text and flag_text != file_text:
-                line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
-                wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
+                wrong.append(
+                    SettingError(
+                        f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}; "
+                        f"leave out --{name} or --config"
+                    )
+                )
     for name in sorted(remaining):
         flag = valid_flags.get(name)
         if flag is None or not flag.meta["by_flag"]:
@@ -291,16 +311,22 @@ def _checked_file(
         text = as_word(remaining.pop(name))
         is_default = text == as_word(flag.default) or (flag.default is None and text.lower() in NULL)
         if name not in flag_words and not is_default:
-            line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
-            wrong.append(SettingError(f"{file}: {name} {line}", name))
+            wrong.append(
+                SettingError(
+                    f"{file}: {name} is {format_value(text)}; a file may not choose what is written or joined: "
+                    f"give it as --{name}",
+                    name,
+                )
+            )
     raise_all(wrong)
     return remaining
 
 
 def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
-    """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
-    setting. ``typed`` maps a flag as the user typed it to its words, ``translated`` maps a setting to its words, and
-    ``renamed`` maps an alias to its setting. If an alias means another setting of other agents, the line says so."""
+    """Print how aliases are translated, with a line for each setting, such as ``--env CartPole-v1 is --gamename
+    cartpole here``. ``typed`` maps a flag as the user typed it to its words, ``translated`` maps a setting to its
+    words, and ``renamed`` maps an alias to its setting. If an alias is another setting for other agents, the line says
+    so."""
     alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
     differences: dict[str, str] = {}  # setting -> end of its line
     usual_settings = vocabulary((), field_types(RunConfig))  # without the meanings of a family
@@ -316,15 +342,16 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
 
 
 def _read(words: Words, source: Settings, valid_flags: Flags, prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
-    """Convert ``words`` to values (`read_values`). Return setting -> value, and a list of errors. Messages about
-    unknown names begin with ``prefix``, and name the implementation and the game of ``source``."""
+    """Convert ``words`` (setting -> words) to values. Return setting -> value, and a list of errors (`read_values`).
+    Messages about unknown names begin with ``prefix``, and name the implementation and the game in ``source``."""
     names = (source.run.implementation, prefix, source.run.gamename)
     return read_values(words, valid_flags, lambda name: options.unknown_error(name, valid_flags, *names))
 
 
 def changes_of(settings: Settings, source: Settings) -> dict[str, Any]:
-    """Return setting -> value for the changed settings of ``--eval_agent``, such as ``{"lr": 0.01}``. ``source`` are
-    the settings of the checkpoint or of agents on the proxy. Raises SettingError for unknown names and wrong values."""
+    """Return setting -> value for the settings that the user of ``--eval_agent`` has changed (``settings.changed``),
+    such as ``{"lr": 0.01}``. ``source`` has the settings of the checkpoint, or of agents on the proxy. Raises
+    SettingError for unknown names and wrong values."""
     valid_flags = options.flags_of_settings(source)
     words, renamed = translate(settings.changed, source.families, valid_flags)
     _print_translations(settings.changed, renamed, words)

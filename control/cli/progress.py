@@ -12,19 +12,19 @@ from control.cli.colour import paint
 from control.cli.ending import ending
 
 Watch = Callable[..., object]
-"""A function that receives the fraction of the work that is done, from 0 to 1. The functions of `progress` and
-`watch_part` also take a text about what the work has reached, such as a return. Results are ignored."""
+"""A function that is called with the finished fraction of some work, from 0 to 1. The functions of `progress` and
+`watch_part` have a second argument, a text about an intermediate result, such as a return."""
 
-_LEAST_WIDTH = 8  # minimum width of a column, so that few later numbers are wider
+_LEAST_WIDTH = 8  # minimum width of a column, so that few later numbers are wider than their column
 _LEAST_FRACTION = 0.01  # fraction of the work below which an estimate of the time left is poor
-LINE_SECONDS = 10.0  # between lines without a terminal
+LINE_SECONDS = 10.0  # time between lines of text if stderr is no terminal
 _COMPILING = "compiling machine code, half a minute or more, only once"
 
 
 class Meter:
-    """Shows the finished fraction of some work and the time left: with a bar on stderr if that is a terminal, otherwise
-    with a line of text every `LINE_SECONDS`. The time left follows from the mean speed since `restart`. A time in which
-    functions are compiled does not count."""
+    """Shows the finished fraction of some work and the time left. If stderr is a terminal, it shows a bar, otherwise a
+    line of text every `LINE_SECONDS`. The time left is estimated from the mean speed since `restart`, without the time
+    in which functions are compiled."""
 
     _open: ClassVar[list["Meter"]] = []
     _compiling_since: ClassVar[float | None] = None
@@ -47,7 +47,8 @@ class Meter:
 
     @classmethod
     def begin_compiling(cls) -> None:
-        """Stop the clock, and say in the open bar, or once in a line, that functions are compiled."""
+        """Stop the clock. Say that functions are compiled, in the open bar or, without a terminal, in a line of text
+        that is printed only once."""
         cls._compiling_since = time.monotonic()
         for meter in cls._open[-1:]:
             if meter.bar is not None:
@@ -59,28 +60,29 @@ class Meter:
 
     @classmethod
     def end_compiling(cls) -> None:
+        """Start the clock again."""
         if cls._compiling_since is not None:
             cls._compile_seconds += time.monotonic() - cls._compiling_since
             cls._compiling_since = None
 
     def restart(self, fraction: float = 0.0) -> None:
-        """Estimate the time left from the speed after this finished ``fraction``."""
+        """Estimate the time left from the speed from now on. ``fraction`` is the fraction that is finished now."""
         self._first_fraction, self._started = fraction, self.seconds()
 
     def time_left(self, fraction: float) -> str:
-        """Return the time left after a finished ``fraction`` as text. It is "?" soon after `restart`."""
+        """Return the time left as text, if ``fraction`` of the work is finished. It is "?" soon after `restart`."""
         if fraction >= 1:
             return "00:00"
         progress = fraction - self._first_fraction
         if progress < _LEAST_FRACTION:
             return "?"
-        # Time for the whole work at the speed since `restart`.
+        # Time that the whole work takes at the speed since `restart`.
         total_seconds = (self.seconds() - self._started) / progress
         return str(tqdm.format_interval(total_seconds * (1 - fraction)))
 
     def show(self, fraction: float, label: str) -> None:
-        """Show the finished ``fraction`` of the work that ``label`` describes, if the last bar or line is old enough.
-        Lines leave out the beginning and the end."""
+        """Show the finished ``fraction`` of the work that ``label`` describes, unless the last bar or line is too
+        recent. At the beginning and the end of the work, there are no lines."""
         left_text = self.time_left(fraction)
         seconds_since_shown = self.seconds() - self._last_shown
         if self.bar is not None:
@@ -102,15 +104,15 @@ class Meter:
 
 
 class RowTable:
-    """Aligns rows that are printed one by one. A header precedes the first row, and any later row with a new column or
-    with a text that is wider than its column."""
+    """Aligns the rows of a table that are printed one after another. A header precedes the first row, and any later row
+    that has a new column or a text that is wider than its column."""
 
     def __init__(self) -> None:
         self.widths: dict[str, int] = {}
 
     def text(self, row: Mapping[str, str]) -> str:
-        """Return ``row`` (column -> text) as a line, below a line with the header if that is due. Missing cells are
-        empty."""
+        """Return ``row`` (column -> text) as a line, with the header in a line above if the row needs it. Missing cells
+        are empty."""
         header = ""
         if any(len(text) > self.widths.get(name, -1) for name, text in row.items()):
             self.widths = {name: max(len(name), len(text), _LEAST_WIDTH) for name, text in row.items()}
@@ -121,8 +123,8 @@ class RowTable:
 
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
-    """Context manager that yields a function to show the progress of ``label`` (`Meter`), or None unless ``enabled``.
-    Raises KeyboardInterrupt if the command was interrupted before."""
+    """Context manager that yields a function to show the progress of some work (`Meter`), with the text ``label``. If
+    not ``enabled``, it yields None. Raises KeyboardInterrupt if the command was interrupted before."""
     if ending.stop_requested:  # a signal during an import may have raised an error that the importing code ignored
         raise KeyboardInterrupt
     if enabled:
@@ -139,8 +141,9 @@ def time_in_words(seconds: float) -> str:
 
 
 def watch_part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Return a function like ``watch`` that takes the finished fraction of a part of the work. For the second quarter
-    of the work, ``first`` is 0.25, and ``size`` is 0.25. Return None if ``watch`` is None."""
+    """Return a function for a part of the work: it is called with the finished fraction of the part, and calls
+    ``watch`` with the finished fraction of the whole work. The part begins at the fraction ``first`` of the work and
+    has the fraction ``size``; both are 0.25 for the second quarter. Return None if ``watch`` is None."""
     if watch is None:
         return None
     return lambda fraction, *result: watch(first + size * fraction, *result)

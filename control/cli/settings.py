@@ -20,17 +20,17 @@ DECIDING = ("implementation", "gamename", "agent")  # which other settings exist
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of one call of ``trainer.py``. A proxy is a synthetic environment or a reward network to learn."""
+    """All settings of a call of ``trainer.py``. A proxy is a synthetic environment or a reward network to learn."""
 
     run: RunConfig  # settings of every run
-    # Config of the agent's family or, with a proxy, of the agents that train on it, also of several families
+    # Config of the agent. With a proxy, config of the agents that train on it, which may be of several families
     # (`models.mixture`). None with ``--eval_agent``, because the checkpoint has it.
     agent: Any
     # Goals that the user chose for an agent that follows commands, such as ``{"return": 250.0}``.
     command: dict[str, float] = dataclasses.field(default_factory=dict)
     explicit_names: frozenset[str] = frozenset()  # settings that a flag or a file set; "command" is any command
-    proxy: Any = None  # config of the proxy to learn, None without one
-    # With ``--eval_agent``: the words of flags that are settings of the checkpoint or proxy, which is not yet loaded.
+    proxy: Any = None  # config of the proxy to learn; None if no proxy is learned
+    # With ``--eval_agent``: flag -> words for settings of the checkpoint or proxy, which is not yet loaded.
     changed: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     # Properties that the environment does not have (`models.family.PARTS`); empty if it is not known yet.
     missing_features: frozenset[str] = frozenset()
@@ -39,11 +39,12 @@ class Settings:
 
     @property
     def configs(self) -> list[Any]:
-        """The configs of the run, the command, the proxy and the agent, in this order, without those that are None."""
+        """The configs of the run, the command, the proxy and the agent, in this order, if they are not None."""
         return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]
 
     def value(self, name: str) -> Any:
-        """Return the value of a setting. If several configs have it, the last of `configs` counts."""
+        """Return the value of a setting. If several configs have the setting, the last of `configs` counts. Raises
+        AttributeError for an unknown name."""
         for config in reversed(self.configs):
             if hasattr(config, name):
                 return getattr(config, name)
@@ -56,13 +57,14 @@ class Settings:
 
     @property
     def total_steps(self) -> int | None:
-        """Environment steps of each seed (with a proxy: of all agents on proxies) that end the run, or None."""
+        """Number of environment steps after which the run ends, or None. They are the steps of each seed or, with a
+        proxy, the steps of all agents on proxies."""
         return self.value("total_steps")
 
     @property
     def epochs(self) -> int | None:
-        """Number of epochs of the run, or None if only `total_steps` end it. With a proxy: its generations. If an epoch
-        has a fixed number of steps, `total_steps` limit the number of epochs."""
+        """Number of epochs of the run (generations of a search), or None if only `total_steps` ends it. If an epoch has
+        a fixed number of steps, `total_steps` limits the number of epochs."""
         if self.proxy is not None:
             return self.proxy.generations
         epochs: int | None = self.value("epochs")
@@ -76,26 +78,26 @@ class Settings:
 
     @property
     def schedule(self) -> StepSchedule:
-        """Lengths of epochs and evaluations: the agent's schedule if its config has one, else the run's."""
+        """Lengths of epochs and evaluations: the schedule in the agent's config, or else the settings of the run."""
         agent_schedule = getattr(self.agent, "schedule", None)
         if isinstance(agent_schedule, StepSchedule):
             return agent_schedule
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """Return a copy with the settings in ``changes``, each in the config that has a setting of this name. The value
-        of ``command`` is a mapping of commands to numbers, such as ``{"return": 250}``. The defaults of other settings
-        do not change: for another implementation or environment use `from_dict`. Raises SettingError for unknown names
-        and wrong values."""
+        """Return a copy with ``changes`` (setting -> value). The value of ``command`` is a mapping of commands to
+        numbers, such as ``{"return": 250}``. Other settings do not change, even if their defaults depend on the changed
+        settings: for another implementation or environment use `from_dict`. Raises SettingError for unknown names and
+        wrong values."""
         return self.with_values(convert_values(expand_shared(self.agent, changes), self.flags))
 
     @property
     def flags(self) -> dict[str, Flag]:
-        """The settings of all configs and the commands to the agent as flags by name."""
+        """Name -> flag for the settings of all configs, and for the commands to the agent."""
         return {name: flag for config in self.configs for name, flag in flags_of(config).items()} | command_flags()
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
-        """Return a copy with ``values`` (setting -> value) of the right types. Other names are ignored.
+        """Return a copy with ``values`` (setting -> value), which have the right types. Unknown names are ignored.
         Raises SettingError for a search with different values of target_return and solved_reward."""
         remaining = dict(values)
         if self.proxy is not None and remaining.get("target_return") is not None:
@@ -117,8 +119,8 @@ class Settings:
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """Return the written form of settings: one mapping from names of settings to values of plain types. Tuples become
-    lists, and ``command`` is a mapping. If several configs have a setting, the last of `Settings.configs` counts."""
+    """Return the written form of settings: setting -> value of a plain type. Tuples become lists, and the value of
+    ``command`` is a mapping. If several configs have a setting, the last of `Settings.configs` counts."""
     values: dict[str, Any] = {}
     for config in settings.configs:
         for field in dataclasses.fields(config):
@@ -139,12 +141,12 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     """Return the settings for ``values``, a mapping from names or aliases of settings to values. Missing settings have
     their defaults. If ``values`` have the flag of a command, such as ``plot``, the result has the settings of this
     command too. Raises SettingError for unknown names and wrong values."""
-    # Names of implementation, game and agents are translated first, because these decide which other aliases exist.
+    # Implementation, game and agents are translated first, because these decide which other aliases exist.
     values, _ = translate(values, (), DECIDING)
     defaults = defaults_for(values)
-    # With names for several families of agents, such as ``lr``.
+    # Also names of settings that agents of several families share, such as ``lr``.
     setting_names = defaults.flags.keys() | shared_settings(defaults.agent).keys()
-    # A width, an alias of one part of ``hidden_sizes``, needs the default for the other part.
+    # A width is an alias for a part of ``hidden_sizes``, and the other part, the depth, keeps its default.
     values, _ = translate(values, defaults.families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return settings_with(defaults, convert_values(expand_shared(defaults.agent, values), defaults.flags))
 
@@ -155,7 +157,7 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
     if values.get("total_steps") is not None and end_name != "total_steps":
-        values = {end_name: None, **values}  # else its default might end the training before ``total_steps``
+        values = {end_name: None, **values}  # so that its default does not end the training before ``total_steps``
     settings = defaults.with_values(values)
     configs = {run.implementation: settings.proxy or settings.agent}
     if settings.proxy is not None:
@@ -163,8 +165,8 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     problems = [family(name).validate(config) for name, config in configs.items()]
     errors = [SettingError(problem) for problem in problems if problem]
     if settings.value(end_name) is None and settings.total_steps is None:
-        line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
-        errors.append(SettingError(line, end_name))
+        message = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
+        errors.append(SettingError(message, end_name))
     raise_all(errors)
     return settings
 
@@ -183,7 +185,8 @@ def defaults_for(values: Mapping[str, Any]) -> Settings:
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """Return the default settings of the command whose flag ``values`` has, or None. Raises SettingError for two."""
+    """Return the default settings of the command whose flag is in ``values``, or None if there is no such flag. Raises
+    SettingError if ``values`` have the flags of two commands."""
     names = [name for name in COMMANDS if values.get(name)]
     if len(names) > 1:
         raise SettingError(f"--{names[0]} and --{names[1]} exclude each other")
@@ -191,8 +194,8 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """Return the names of the agents that train on the proxy of an ``implementation``, such as ``DDQN,PPO``:
-    ``choices["agent"]``, or else the default for the game and the preset in ``choices``."""
+    """Return the names of the agents that train on the proxy of an ``implementation``, such as ``DDQN,PPO``. They are
+    ``choices["agent"]``, or else the default for the ``game`` and for the preset in ``choices``."""
     from envs.names import is_continuous
 
     if "agent" in choices:
@@ -202,11 +205,11 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
 
 def end_setting(implementation: str) -> str:
     """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
-    return replaced_in(implementation).get("epochs", "epochs")
+    return replaced_settings(implementation).get("epochs", "epochs")
 
 
 def convert_values(values: Mapping[str, Any], valid_flags: Flags) -> dict[str, Any]:
-    """Return ``values`` (setting -> value) with the types of ``valid_flags``, read like words of the command line.
+    """Return ``values`` (setting -> value), converted to the types of ``valid_flags`` like words of the command line.
     Raises SettingError for unknown names and wrong values."""
     typed_values, errors = read_values(
         dict(pairs_of(values)), valid_flags, lambda name: SettingError(f"{name} is unknown{nearest(name, valid_flags)}")
@@ -215,27 +218,29 @@ def convert_values(values: Mapping[str, Any], valid_flags: Flags) -> dict[str, A
     return typed_values
 
 
-def replaced_in(implementation: str) -> dict[str, str]:
+def replaced_settings(implementation: str) -> dict[str, str]:
     """Return setting -> replacement for settings of a run that this implementation does not use. The replacement is the
     name of the setting to use instead, or "" if there is none."""
     family_spec = family(implementation)
-    # By a setting of a run: by the kind of loop, such as {"episodes": "", "evolution": "inner_steps"}.
-    by_setting = {field.name: field.metadata["replaced"] for field in dataclasses.fields(RunConfig)}
-    loop = family_spec.learns_from
-    replacements = {name: by_loop[loop] for name, by_loop in by_setting.items() if loop in by_loop}
+    kind = family_spec.learns_from  # "episodes", "steps" or "evolution"
+    replacements: dict[str, str] = {}
+    for field in dataclasses.fields(RunConfig):
+        replacement_of_kind = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
+        if kind in replacement_of_kind:
+            replacements[field.name] = replacement_of_kind[kind]
     return {**replacements, **family_spec.replaced}
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason for hyperparameters without effect in combination with the other settings. They are of
-    the implementation and, if it learns a proxy, also of the agents that train on it. A setting that several of these
-    agents share is in the result only if it has an effect for none of them."""
+    """Return setting -> reason for hyperparameters that have no effect in combination with the other settings. If the
+    implementation learns a proxy, they include the hyperparameters of the agents that train on it. A hyperparameter
+    that several of these agents share is in the result only if it has no effect on any of them."""
     run, proxy, missing_features = settings.run, settings.proxy, settings.missing_features
     if proxy is None:
         return _ineffective_in_agent(run.implementation, settings.agent, missing_features)
     reasons = dict(family(run.implementation).ineffective(proxy))
     agents = parse_agents(run.agent)
-    # ``setting_of_field`` maps ``lr``, for example, to ``PPO_lr`` if the agents are of several families.
+    # ``setting_of_field`` maps a field to its setting: ``lr``, for example, to ``PPO_lr`` if there are other families.
     for first_agent, setting_of_field, _ in family_parts(settings.agent, agents):
         reasons_by_agent = [
             _ineffective_in_agent(name, config_of(settings.agent, name, agents), missing_features)
@@ -265,11 +270,11 @@ def _ineffective_in_agent(implementation: str, config: Any, missing_features: Co
 
 
 def effective_values(settings: Settings) -> dict[str, Any]:
-    """Return setting -> value for a training run, from which `from_dict` restores the same run. Left out are settings
-    that have no effect, settings that only flags may set, settings of a subcommand such as --plot, and an end of the
-    training that is None."""
+    """Return setting -> value for a training run, from which `from_dict` restores the same run. The result omits
+    settings that have no effect, settings that only flags may set, settings of a subcommand such as --plot, and ends of
+    the training that are None."""
     run, values = settings.run, as_dict(settings)
-    omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
+    omitted = {"resume", *replaced_settings(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
     omitted |= field_types(type(settings.subcommand)).keys()  # empty without a subcommand
     if not settings.command:
         omitted.add("command")

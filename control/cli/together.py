@@ -1,4 +1,4 @@
-"""Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
+"""Checks of combinations of settings: conflicts, flags without effect, and missing files. Imports no torch."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -7,14 +7,14 @@ from typing import Any
 
 from control.cli.errors import missing_reason
 from control.cli.run_settings import RunConfig
-from control.cli.settings import Settings, ineffective, replaced_in
+from control.cli.settings import Settings, ineffective, replaced_settings
 from control.cli.words import EXPECTED, FILM_WORDS, Flag, Flags
 from models.settings import SettingError, closest, names_with, raise_all
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
-    """Raise SettingError if settings conflict, if files are missing, or if some of the flags in ``typed`` have no
-    effect. ``typed`` are the names of the flags that the user gave."""
+    """Raise SettingError if settings conflict, if files are missing, or if a flag in ``typed`` has no effect. ``typed``
+    are the names of the flags that the user typed, out of ``valid_flags``."""
     run = settings.run
     if run.resume and run.reload:
         raise SettingError("--resume and --reload exclude each other")
@@ -26,8 +26,9 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
 
 
 def check_effects(without_effect: Mapping[str, str], settings: Settings | None = None) -> None:
-    """Raise SettingError for flags without effect: setting -> the end of its message after "has no effect", such as
-    ``{"lr": " with --plot"}``. If it is a switch that is off in ``settings``, the flag is ``--no_NAME``."""
+    """Raise SettingError for each setting in ``without_effect``, unless it is empty. It maps a setting to the end of
+    its message, after "has no effect", such as ``{"lr": " with --plot"}``. If a setting is a switch that is off in
+    ``settings``, the message names its flag ``--no_NAME``."""
     errors: list[SettingError] = []
     for name, message_end in without_effect.items():
         is_off = settings is not None and any(getattr(config, name, None) is False for config in settings.configs)
@@ -36,8 +37,8 @@ def check_effects(without_effect: Mapping[str, str], settings: Settings | None =
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
-    """Yield an error for each missing file in a config. A setting may also accept certain words, such as ``real`` for
-    ``--film``."""
+    """Yield an error for each file in a config that does not exist. Words that a setting accepts instead of a file,
+    such as ``real`` for ``--film``, are no files."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
         paths = [value] if isinstance(value, str) else dict.fromkeys(value)  # without repetitions
@@ -47,11 +48,12 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 
 
 def missing_hint(name: str, path: str) -> str:
-    """Return why the file ``path`` of the setting ``name`` is missing, and a similar file or the allowed values."""
+    """Return text for the message about the missing file ``path`` of the setting ``name``: the reason, and the name of
+    a similar file or the allowed values."""
     reason = missing_reason(path)
     folder, base = os.path.split(path)
-    words = [] if folder else _words_for(name)  # a word is no part of a path
-    files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # no links to nothing
+    words = [] if folder else _words_for(name)  # these words are no paths, so they have no folder
+    files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # without links to nothing
     similar = closest(base, [*words, *files])
     if similar:
         return f"{reason}; did you mean {os.path.join(folder, similar)!r}?"
@@ -63,22 +65,23 @@ def _words_for(name: str) -> list[str]:
     """Return the words that the setting ``name`` accepts instead of a file, such as ``cartpole-bandit``."""
     if name not in ("eval_agent", "film"):
         return []
-    from understudy import pretrained  # with Gymnasium, which most command lines need not load
+    from understudy import pretrained  # imports Gymnasium, which most command lines do not need
 
     return [*pretrained(), *FILM_WORDS] if name == "film" else list(pretrained())
 
 
 def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
     """Yield a pair for each ``typed`` flag that has no effect in combination with the other settings: the name of the
-    flag, and the end of the error message (`check_effects`). Only the first reason of a flag counts."""
+    flag, and the end of the error message (`check_effects`). If there are several reasons, only the first is
+    yielded."""
     run = settings.run
     command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")
-    replacements = replaced_in(run.implementation) if trains else {}
+    replacements = replaced_settings(run.implementation) if trains else {}
     reasons = ineffective(settings) if trains else {}
     for name in typed:
         flag = valid_flags[name]
-        if name == flag.command and name != command:  # the flag of a command that it does not select
+        if name == flag.command and name != command:  # the flag of a command, but its value does not select the command
             if flag.type.item is not bool:  # --no_use_tune is allowed, but not --plot "$FOLDER" without this variable
                 yield name, ": it is empty"
         elif flag.command and flag.command != command:
@@ -110,6 +113,7 @@ def _uses_setting(command: str, flag: Flag) -> bool:
 
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
+    """Return whether a setting that the ``flag`` needs (its property ``needs``) differs from its default."""
     for config in (settings.run, settings.subcommand):
         for name in flag.meta["needs"]:
             if hasattr(config, name) and getattr(config, name) != getattr(type(config), name):

@@ -44,9 +44,12 @@ FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not i
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting as the command line knows it. ``meta`` has its help text, bounds and properties
-    (`models.settings.PROPERTIES`), ``section`` is its heading in the help. ``owner`` is the class of the config that
-    has it, None for a command to the agent, such as ``command.return``, and for a setting of several families."""
+    """A setting on the command line.
+
+    ``meta`` has its help text, bounds and properties (`models.settings.PROPERTIES`), and ``section`` is its heading in
+    the help. ``owner`` is the class of the config that has the setting. It is None for a command to the agent, such as
+    ``command.return``, and for a setting of several families.
+    """
 
     name: str
     type: FieldType
@@ -71,7 +74,8 @@ Flags = Mapping[str, Flag]
 
 
 def check_text(pairs: Sequence[Pair], source: str = "") -> None:
-    """Raise SettingError, which begins with ``source``, unless ``pairs`` are UTF-8 without NUL."""
+    """Raise SettingError unless the names and words in ``pairs`` are UTF-8 without NUL. The message begins with
+    ``source``."""
     for name, words in pairs:
         for word in (name, *words):
             text = word if isinstance(word, str) else as_word(word)
@@ -81,15 +85,17 @@ def check_text(pairs: Sequence[Pair], source: str = "") -> None:
 
 
 def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield a pair ``(name, words)`` for each of the ``values``, the content of a file or keywords. Items of
-    ``command`` become ``command.return`` and so on. Raises SettingError for any other nested mapping."""
+    """Yield a pair ``(name, words)`` for each item of ``values`` (setting -> value), which are the content of a file,
+    or keywords. The value of ``command`` is a mapping, whose items get the names ``command.return`` and so on. Raises
+    SettingError for any other nested mapping."""
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
         elif name == "command":  # it is not a mapping, so it must be null, which yields no pair
             if value not in (None, *NULL):
-                line = f"command is {format_value(value)}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
-                raise SettingError(line)
+                raise SettingError(
+                    f"command is {format_value(value)}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
+                )
         elif isinstance(value, Mapping):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list | tuple):
@@ -99,8 +105,8 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """Return name -> `Flag` for each field of a config, with its value as default. Empty if ``config`` is None.
-    ``section`` is put before the section of a field: ``hyperparameters of PPO: network``."""
+    """Return name -> `Flag` for each field of a config, with the field's value as default. Empty if ``config`` is None.
+    The section of a flag is ``section`` and the section of the field, such as ``hyperparameters of PPO: network``."""
     if config is None:
         return {}
     types = field_types(type(config))
@@ -121,9 +127,9 @@ def command_flags() -> dict[str, Flag]:
 def read_values(
     words: Words, valid_flags: Flags, unknown: Callable[[str], SettingError]
 ) -> tuple[dict[str, Any], list[SettingError]]:
-    """Convert ``words`` to values (`read_value`). ``no_x`` sets a switch ``x`` to the opposite. Return setting ->
-    value, and the errors: one for each wrong value, and ``unknown(name)`` for each name that is not in
-    ``valid_flags``."""
+    """Convert ``words`` (setting -> its words) to values (`read_value`). The name ``no_x`` sets the switch ``x`` to the
+    opposite value. Return setting -> value, and a list of errors: the error about each wrong value, and
+    ``unknown(name)`` for each name that is not in ``valid_flags``."""
     values: dict[str, Any] = {}
     errors: list[SettingError] = []
     for name, value_words in words.items():
@@ -134,7 +140,7 @@ def read_values(
             elif switch is not None and switch.type.item is bool:
                 negation = replace(switch, name=name)  # errors name ``no_x``
                 values[switch.name] = not read_value(negation, value_words)
-            elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
+            elif len(errors) >= MAX_LINES:  # the error is only counted, so a slow search for similar names is useless
                 errors.append(SettingError(f"{name} is unknown"))
             else:
                 errors.append(unknown(name))
@@ -144,8 +150,8 @@ def read_values(
 
 
 def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value") -> str:
-    """Return the text of the only word in ``words``. Raises SettingError for none or several; if there is none, the
-    message states the ``allowed_values``."""
+    """Return the only word in ``words``, the words of the setting ``name``, as text. Raises SettingError if there is no
+    word or more than one. If there is no word, the message states ``allowed_values``."""
     if len(words) == 1:
         return as_word(words[0])
     if words:
@@ -154,21 +160,22 @@ def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value")
 
 
 def read_value(flag: Flag, words: Sequence[Any]) -> Any:
-    """Convert the ``words`` after a flag to a value of its type: True for no word after a switch, None for ``null`` and
-    the like if the type allows it, a tuple for a list, else a single value. Lists may be written ``64,64``, ``64 64``
-    or ``[64, 64]``. Raises SettingError if the words do not fit the type, or if the value is out of range."""
+    """Convert the ``words`` after a flag to a value of its type. No word after a switch means True. ``null`` and the
+    other words in `NULL` mean None, if the type allows it. A list, which may be written ``64,64``, ``64 64`` or
+    ``[64, 64]``, becomes a tuple. Raises SettingError if the words do not fit the type, or if the value is out of
+    range."""
     field_type = flag.type
     if not words and field_type.item is bool:
         return True
     if not words or (len(words) > 1 and not field_type.is_list):
-        one_word(flag.name, words, allowed(field_type, flag.meta))  # raises the error about none or several
+        one_word(flag.name, words, allowed(field_type, flag.meta))  # raises, because there is not exactly one word
     items = [as_word(word) for word in words]
     user_value: Any = " ".join(items)  # the value in messages: as the user wrote it
     if not any(isinstance(word, str) for word in words):  # numbers in Python
         user_value = words[0] if len(words) == 1 else tuple(words)
     if field_type.optional and items[0].lower() in NULL and len(items) == 1:
         return None
-    # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
+    # The word "null" stands for no value. This setting needs a value, so the word must not become the text "null".
     if items == ["null"] and field_type.item is str and not field_type.is_list:
         raise value_error(flag.name, user_value, field_type, flag.meta)
     if field_type.is_list and flag.comma_separates:
@@ -185,7 +192,7 @@ def read_value(flag: Flag, words: Sequence[Any]) -> Any:
 
 
 def as_word(value: Any, separator: str = " ") -> str:
-    """Return ``value`` as the text to write after a flag. Items of a list are joined by ``separator``."""
+    """Return ``value`` as text for the command line. Items of a list are joined by ``separator``."""
     if getattr(value, "shape", None) == ():  # a number of an array library
         value = value.item()
     if isinstance(value, list | tuple):

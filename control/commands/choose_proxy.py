@@ -22,7 +22,7 @@ from control.cli.colour import paint, verdict_text
 from control.cli.options import command_line
 from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
-from control.evolution.inner_loop import InnerLoop, Outcome, by_implementation
+from control.evolution.inner_loop import InnerLoop, Outcome, implementation_means
 from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
@@ -45,14 +45,15 @@ from models.spaces import Spaces
 from models.streams import Streams
 from understudy.files import PROXY_FILE
 
-_REAL_AGENTS = 4  # agents that train on the real environment before a search
-_ROUND_AGENTS = 8  # agents of each candidate in a round of the re-evaluation; weak ones are left out of the next round
+_REAL_AGENTS = 4  # number of agents that train on the real environment before a search
+# Number of agents of each candidate in a round of the re-evaluation. Weak candidates are left out of the next round.
+_ROUND_AGENTS = 8
 
 
 def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, object]]:
-    """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
-    ``proxy.safetensors``, and draw it. If the search was interrupted, only draw the figure. Yields ``(name, value)``
-    for each line of the summary. Raises UserError if all agents diverged."""
+    """Finish a search or a supervised fit in its run ``folder``: draw the learning curve, choose and evaluate the
+    winner, save it with its verdict as ``proxy.safetensors``, and draw it. If the search was interrupted, only draw the
+    learning curve. Yields ``(name, value)`` for each line of the summary. Raises UserError if all agents diverged."""
     run = module.settings.run
     fit = module.fitted_to() if isinstance(module, SupervisedModule) else {}  # empty for a search
     announce(module, "drawing the learning curve")
@@ -63,7 +64,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     generation, winner = 0, module.mean.detach()[0]
     rows: list[dict[str, Any]] = []  # results of the re-evaluated means
     is_clone = getattr(module.config, "preset", "") in CLONES
-    if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
+    if not (fit or is_clone):  # a fit and a clone have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module)
     outcome, summary = _evaluate_winner(module, winner)
     all_agents_diverged = summary["failed"] == summary["agents"]
@@ -103,7 +104,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
         tests_after = module.real_steps - search_steps
         yield "real steps", f"{search_steps:,}, and {tests_after:,} in the tests after the search"
     for board in module.boards:
-        # With the tag of other agents and the training steps of an agent, the point is in their chart.
+        # The tag and the training steps are as for other agents, so that the point is in their chart.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
     module.show_text("conclusion", f"{verdict.sentence}\n\n{score_lines['score']}")
     if run.record:
@@ -115,39 +116,43 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict[str, Any]]:
-    """Train fresh agents on the winner ``[D]`` and test them. Return their results, and statistics of these."""
+    """Train fresh agents on the winner ``[D]`` and test them. Return their results, and statistics of the results
+    (`describe`). If there are several implementations, ``by_implementation`` has the mean return of each."""
     seeds = module.seeds_of("report", module.config.report_agents)
     announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
     with progress("agents trained and tested", module.verbose) as watch:
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.num_implementations > 1:
-        summary["by_implementation"] = by_implementation(module.agents, seeds, outcome.scores)
+        summary["by_implementation"] = implementation_means(module.agents, seeds, outcome.scores)
     return outcome, summary
 
 
 def _draw_winner(module: ProxyModule, folder: Path) -> Path:
-    """Draw what the winner in ``folder`` shows agents, add the pictures to TensorBoard, and return the first one."""
+    """Draw the winner in ``folder``: the states and rewards of a synthetic environment, or the output of a reward
+    network. Add the pictures to TensorBoard, and return the first picture."""
     announce(module, "drawing what the winner shows agents")
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
     picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
-    for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
+    for file in (picture, picture.with_stem("behaviour_reward")):  # the second file exists for bandits
         module.show_image(f"winner/{file.stem}", file)
     return picture
 
 
 def draw_curve(module: RunModule, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Draw the learning curve of a run or search, add it to TensorBoard, and yield a line for the summary."""
+    """Draw the learning curve of a run or search, add it to TensorBoard, and yield a line for the summary, ``(name,
+    path)``."""
     if figure := learning_curve(folder, style_of(module.settings.run)):
         module.show_image("figures/curve", figure)
         yield "figure", figure
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
-    """Return the verdict about the fresh agents on the winner (``outcome``). They are compared with random play,
-    constant actions and a teacher and, if the winner is a reward, with agents that train with the task's reward. The
-    real steps of these do not count as steps of the search."""
+    """Return the verdict about the fresh agents on the winner, which have the results ``outcome``. They are compared
+    with random play, constant actions and, if a policy was cloned, this teacher. If the winner is a reward, they are
+    also compared with agents that train with the task's reward. The real steps of the comparisons do not count as steps
+    of the search."""
     run, config = module.settings.run, module.config
     teacher_policy = None
     if config.start_from is not None and is_teacher(config.start_from):
@@ -177,9 +182,10 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return the fitness of the first mean and the fitness of the winner, whose agents have this ``outcome``. The
-    verdict requires that the second is higher. Return None if the search did not begin with a random mean, if the two
-    cannot be compared, or if the winner cannot be better: its agents reach the return ``goal``."""
+    """Return the fitness of the first mean, and the fitness of the winner, whose agents have the results ``outcome``.
+    The verdict requires that the winner's fitness is higher. Return None if the search did not begin with a random
+    mean, if the two cannot be compared, or if the winner cannot be better because its agents reach the return
+    ``goal``."""
     config = module.config
     first_config = config.generation_settings(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
@@ -196,10 +202,10 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
 
 
 def real_agents_text(module: ProxyModule) -> str:
-    """Train agents for ``inner_steps`` steps on the real environment. Return a line that compares their returns with
-    the returns of random play. If they are no better, the line says so, with advice."""
+    """Train agents for ``inner_steps`` steps on the real environment. Return a line of text that compares their returns
+    with the returns of random play. If the agents are no better, the line also has advice."""
     run, config = module.settings.run, module.config
-    # Rounded up to a multiple of the number of implementations, so that each has as many agents.
+    # Rounded up to a multiple of the number of implementations, so that all implementations have as many agents.
     count = math.ceil(_REAL_AGENTS / module.num_implementations) * module.num_implementations
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
@@ -218,9 +224,10 @@ def real_agents_text(module: ProxyModule) -> str:
 def write_proxy(
     path: Path, parameters: Tensor, settings: Settings, spaces: Spaces, scores: Mapping[str, Any], text: str = ""
 ) -> None:
-    """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
-    ``scores``, and the command that makes it: ``text``, or by default the command of the run with these settings."""
-    # Settings that do not affect results.
+    """Write a proxy with ``parameters [D]`` to ``path``. The description in the file has the ``settings`` that affect
+    results, the ``scores``, and the command that makes the proxy: ``text``, or by default the command of a run with
+    these settings. ``spaces`` are the spaces of the real environment."""
+    # Names of settings that do not affect results.
     omitted = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
         "command": text or command_line(settings, omitted),
@@ -232,7 +239,8 @@ def write_proxy(
 
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield lines ``(name, text)`` about the held-out agents, whose statistics are in ``summary``."""
+    """Yield ``(name, text)`` for each line about the agents of the held-out evaluation. ``summary`` has their
+    statistics."""
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     solved = module.config.solved_reward
     if solved is not None:
@@ -248,12 +256,12 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
 
 
 def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
-    """Train one more agent on the winner ``[D]`` and film it in the real environment. Return a line for the summary:
-    the file and the returns, or the reason why there is no film."""
+    """Train another agent on the winner ``[D]`` and film it in the real environment as ``path``. Return text for the
+    summary: the file and the returns, or the reason why there is no film."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
-    loop = loop.for_implementation(loop.implementations[0])  # only the first kind of agents
+    loop = loop.for_implementation(loop.implementations[0])
     with progress("trained", module.verbose) as watch:
         trained = loop.train_to_end(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
@@ -269,9 +277,13 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
     """Evaluate the best means of a search again, with new agents, and choose the winner.
 
     The candidates are the means in the archive and, unless the search ended because it solved the task, the last mean.
-    Only a candidate that was evaluated by all ``retest_agents`` agents can win. Return the number of the winner's
-    generation, the winner ``[D]``, and a row for each candidate: ``generation``, the fitness in the search
-    (``in_search``, None for the last mean), the new score (``again``) and the number of new agents (``agents``).
+    Only a candidate that was evaluated with all ``retest_agents`` agents can win. Return the number of the winner's
+    generation, the winner ``[D]``, and a row for each candidate:
+
+    - ``generation``: the number of its generation;
+    - ``in_search``: its fitness in the search, None for the last mean;
+    - ``again``: its new score;
+    - ``agents``: the number of new agents.
     """
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, candidate [D]
     if not module.has_solved():
@@ -298,12 +310,13 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
 def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return the scores ``[N]``, and the
     number of agents of each candidate. A score is the fraction of agents that solve all tests in the second half of
-    their training. To break ties, a higher mean return in the tests adds less than one agent to it."""
+    their training. To break ties, a number is added that increases with the mean return in the tests, and is less than
+    the weight of an agent. ``watch`` is called with the finished fraction."""
     assert module.config.solved_reward is not None
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
     outcome = _train_and_test(module, candidates, seeds, watch, sample_all=module.config.retest_drawn)
-    shape = (len(candidates), count)  # outcomes have one row for each agent of each candidate
+    shape = (len(candidates), count)  # an outcome has a row for each agent of each candidate
     fractions = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
     mean_returns = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N]
     ranks = mean_returns.argsort().argsort()  # 0 is the lowest
@@ -312,12 +325,13 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 
 
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return two things: the mean return
-    ``[N]`` of each candidate's agents (``-inf`` if one of them diverged), and the number of these agents.
+    """Train up to ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return the mean return ``[N]``
+    of each candidate's agents (``-inf`` if an agent diverged), and the number of agents of each candidate. ``watch`` is
+    called with the finished fraction.
 
-    In torch, one large batch with all agents is fastest. In machine code, all agents of the first candidate train, then
-    agents of the others in rounds of `_ROUND_AGENTS`. A candidate that can no longer exceed the first one, even if all
-    further agents reached the largest return, is in no further round.
+    In torch, a single large batch with all agents is fastest. In machine code, all agents of the first candidate train
+    first. Then agents of the other candidates train in rounds of `_ROUND_AGENTS`. A candidate is left out of further
+    rounds if it can no longer exceed the first candidate, even if all further agents reached the largest return.
     """
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
@@ -330,13 +344,14 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
     outcome = _train_and_test(module, first_batch, seeds, watch_first, sample_all)
     returns[: len(first_batch)] = outcome.scores.view(-1, count).nan_to_num(-torch.inf)  # -inf if an agent diverged
     agents_done = count
-    rivals = list(range(len(first_batch), len(candidates)))  # indices of candidates that can still exceed the first
+    # Indices of candidates that can still exceed the first candidate.
+    rivals = list(range(len(first_batch), len(candidates)))
     for first in range(0, count, _ROUND_AGENTS):
         if not rivals:
             break
         end = min(first + _ROUND_AGENTS, count)
         round_agents = len(rivals) * (end - first)
-        most_agents = agents_done + len(rivals) * (count - first)  # if no rival is left out from here on
+        most_agents = agents_done + len(rivals) * (count - first)  # number of agents if no further rival is left out
         watch_round = watch_part(watch, agents_done / most_agents, round_agents / most_agents)
         outcome = _train_and_test(module, candidates[rivals], seeds[first:end], watch_round, sample_all)
         returns[rivals, first:end] = outcome.scores.view(len(rivals), -1).nan_to_num(-torch.inf)
@@ -344,7 +359,7 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         assert max_return is not None  # without it, there are no rounds
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
         rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
-    agent_counts = (~returns.isnan()).sum(1).tolist()  # NaN for rounds in which a candidate was left out
+    agent_counts = (~returns.isnan()).sum(1).tolist()  # returns are NaN in rounds without the candidate
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 
@@ -352,9 +367,10 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
 def _train_and_test(
     module: ProxyModule, proxies: Tensor, seeds: list[int], watch: Watch | None, sample_all: bool = False
 ) -> Outcome:
-    """Train agents of the ``seeds`` for ``steps_in_use`` steps on each of ``proxies [N, D]``, and test them. If
+    """Train agents with ``seeds`` for ``steps_in_use`` steps on each of the ``proxies [N, D]``, and test them. If
     ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of the outcome are the
-    agents of the first proxy, then of the second proxy, and so on."""
+    agents of the first proxy, then the agents of the second proxy, and so on. ``watch`` is called with the finished
+    fraction."""
     agent_proxies = proxies.repeat_interleave(len(seeds), 0)  # a row for each agent
     agent_seeds = seeds * len(proxies)
     steps = module.config.steps_in_use

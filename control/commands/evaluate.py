@@ -39,7 +39,7 @@ from models.settings import SettingError, UserError, names_with
 from understudy.files import PROXY_FILE, SUFFIX, pretrained
 from understudy.policy import AGENT
 
-# Settings that have an effect only on a proxy.
+# Settings that have an effect only on the evaluation of a proxy.
 _PROXY_ONLY_SETTINGS = {"num_agents", "real_baseline", "real_steps", "agent"}
 
 
@@ -65,8 +65,8 @@ def evaluate(settings: Settings) -> int:
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play ``num_eval_episodes`` episodes for each seed of the checkpoint and print a table of the returns. Write a
-    video unless ``--no_record`` is set, and a dataset, a policy or an upload if the flags for them are set. Seeds of
-    episodes come from ``--seed`` (25 by default), not from the run."""
+    video unless ``--no_record`` is set. If the flags for them are set, write a dataset, export the policy, or upload
+    it. Seeds of episodes are derived from ``--seed`` (25 by default), not from the seed of the run."""
     run, options = settings.run, settings.subcommand
     played_settings = _settings_of_episodes(settings, checkpoint)
     implementation, game = played_settings.run.implementation, played_settings.run.gamename
@@ -82,8 +82,10 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         modes = loop.evaluation_modes
         if options.evaluation != "both":
             if options.evaluation not in modes:
-                problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
-                raise SettingError(f"{problem}; allowed: {', '.join(modes)}")
+                raise SettingError(
+                    f"evaluation is {options.evaluation!r}, which has no effect with {implementation}; "
+                    f"allowed: {', '.join(modes)}"
+                )
             modes = (options.evaluation,)
         if run.record:
             check_recording(loop_settings.run)
@@ -100,12 +102,13 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         print(f"{_command_text(loop, loop_settings)}{episodes} episodes per seed\n")
         if options.save_dataset is not None:
             loop.trajectories = []  # collects the episodes below
-        solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
+        solved = None if run.time_limit else solved_return(game)  # the threshold is for whole episodes
         table = _print_returns(loop, modes, episodes, solved)
         if loop.trajectories is not None:
             spaces, (base_game, _) = loop.agents[0].spaces, split_name(game)
             dataset = recordings.save(options.save_dataset, loop.trajectories, spaces, base_game, implementation)
-            flag = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
+            # A dataset of images cannot be read by ``--dataset``.
+            flag = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "
             print(f"dataset: {flag}in {dataset}")
         if options.push_to_hub is not None:
             result = f"{episodes} episodes per seed\n\n{table}"
@@ -120,7 +123,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
     """Film the first member of ``loop`` as ``path``, with sampled actions if ``sample``, and print the file and the
-    returns. ``seed`` determines the episodes."""
+    returns. ``seed`` determines the episodes. Without ``run.record``, film a single episode, and print a note if that
+    fails; otherwise raise the error."""
     episodes = run.record_episodes if run.record else 1
     try:
         with progress("filming") as watch:
@@ -141,14 +145,16 @@ def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: 
 
 
 def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """Return the settings of the checkpoint, with some of the user's settings: environment, commands to the agent, time
-    limit, device, and settings that do not affect results. Raises SettingError if the user's implementation,
-    environment or other settings do not fit the checkpoint."""
+    """Return the settings of the checkpoint, with some of the user's ``settings``: the environment, commands to the
+    agent, the time limit, the device, and settings that do not affect results. Raises SettingError if the user's
+    implementation, environment or other settings do not fit the checkpoint."""
     trained_settings = checkpoint.settings
     run, trained_run, explicit_names = settings.run, trained_settings.run, settings.explicit_names
     if "implementation" in explicit_names and run.implementation != trained_run.implementation:
-        problem = f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}"
-        raise SettingError(f"{problem}; leave it out")
+        raise SettingError(
+            f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}; "
+            "leave it out"
+        )
     game_name = run.gamename if "gamename" in explicit_names else trained_run.gamename
     base_game, parameters = split_name(game_name)
     run_here = dataclasses.replace(trained_run, gamename=game_name)
@@ -164,15 +170,15 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     if game != trained_run.gamename:
         trained_settings = settings_in_environment(trained_settings, game)
     names = {"accelerator", *names_with(run, "outcome", False)}
-    if "time_limit" in explicit_names:  # else the time limit of the training
+    if "time_limit" in explicit_names:  # otherwise the time limit of the training remains
         names.add("time_limit")
     run_values = {name: getattr(run, name) for name in names}
     return trained_settings.replace(**run_values, command=trained_settings.command | settings.command)
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
-    """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"). Print and return the table of the
-    returns. Unless ``solved`` is None, also print whether the mean return reaches it."""
+    """Play ``episodes`` episodes for each seed in each of the ``modes`` ("greedy", "sampled"). Print and return the
+    table of the returns. Unless ``solved`` is None, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
@@ -195,6 +201,8 @@ def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: floa
 
 
 def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, loop: Loop, result: str) -> None:
+    """Upload the agent of a checkpoint to ``name`` on the Hugging Face Hub. ``trained_settings`` are its settings in
+    the evaluation, ``loop`` has its weights, and ``result`` is the text of the evaluation for the model card."""
     public = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
     run = trained_settings.run
     rows = {
@@ -209,9 +217,9 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
 
 
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the user's command or, without one, the command that the agent chooses, such as ``command return 250,
-    horizon 200; ``. Empty if agents of this kind follow no command."""
-    commands = loop.agents[0].mean_commands()  # name -> numbers of all seeds
+    """Return the command to the agent as text, such as ``command return 250, horizon 200; ``. It is the user's command
+    or, if there is none, the command that the agent chooses. Empty if agents of this kind follow no command."""
+    commands = loop.agents[0].mean_commands()  # name -> values for all seeds
     if not commands:
         return ""
     means = settings.command or {name: float(value.mean()) for name, value in commands.items()}
@@ -225,9 +233,9 @@ def _command_text(loop: Loop, settings: Settings) -> str:
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     """Load a proxy or an agent's checkpoint. ``path`` is the file of a proxy, the name of a proxy that this package
-    contains, a checkpoint, or a run folder. For a search, load the proxy that it chose at its end. If it has not ended,
-    load the best mean of its search distribution so far. Raises ProxyError if no mean has a fitness yet."""
-    proxy_of_folder = run_dir.find_proxy(Path(path))  # None if ``path`` is not the folder of a search that has ended
+    contains, a checkpoint, or a run folder. For a search, load its winner or, if the search has not ended, the best
+    mean so far. Raises ProxyError if no mean has a fitness yet."""
+    proxy_of_folder = run_dir.find_proxy(Path(path))  # None unless ``path`` is the folder of a search that has ended
     source = proxy_of_folder or Path(path)
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)

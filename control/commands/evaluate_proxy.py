@@ -23,37 +23,39 @@ from models.proxies.files import Proxy
 from models.settings import SettingError, field_types
 from understudy.kinds import KINDS
 
-# Settings that have an effect only on a checkpoint.
+# Settings that have an effect only on the evaluation of a checkpoint.
 _CHECKPOINT_ONLY_SETTINGS = {"implementation", "gamename", "accelerator", "record", "record_episodes"}
 _CHECKPOINT_ONLY_SETTINGS |= {"evaluation", "save_dataset", "export", "obedience", "command"}
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps")
-WIDTHS = (14, 7, 5, 22, 6, 7)
+WIDTHS = (14, 7, 5, 22, 6, 7)  # widths of the columns, in characters
 REAL_STEPS = 50_000  # default limit for agents that train on the real environment
 _TESTS_PER_AGENT = 10  # default number of test episodes of a fresh agent
 
 
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
-    """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many on the real
+    """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many agents on the real
     environment. Print a table of their returns in the real environment. Return the verdict about the agents on the
-    proxy. Seeds of the agents come from ``--seed``."""
+    proxy. Seeds of the agents are derived from ``--seed``."""
     run, options = settings.run, settings.subcommand
     unused = sorted(_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names)
     check_effects(dict.fromkeys(unused, " with --eval_agent of a proxy"), settings)
     agents = agents_for_proxy(settings, proxy)
     if options.num_agents < len(agents):
-        line = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
-        raise SettingError(line, "num_agents")
+        raise SettingError(
+            f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}",
+            "num_agents",
+        )
     tests_per_agent = _TESTS_PER_AGENT
     if "num_eval_episodes" in settings.explicit_names:  # the number of all tests
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
     config = dataclasses.replace(proxy.config, test_episodes=tests_per_agent)
     proxy = dataclasses.replace(proxy, config=config)
     kind = KINDS[config.proxy]
-    is_reward_network = bool(kind.used_by)  # "" for a learned environment, which agents use without a wrapper
+    is_reward_network = bool(kind.used_by)  # a learned environment needs no wrapper, so ``used_by`` is ""
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     _print_heading(settings, proxy, agents)
     train_and_print = functools.partial(_train_and_print, settings, proxy)
-    # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
+    # The rule "tests" ends a training by tests on the real environment. Agents make no such tests here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
     outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
     footer = comparison = ""
@@ -89,6 +91,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
 
 
 def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> None:
+    """Print the proxy and the fresh ``agents`` (implementation -> config), and the header of the table."""
     run, options = settings.run, settings.subcommand
     print_wrapped(f"{proxy.game} by a {KINDS[proxy.config.proxy].noun}: {path_text(proxy.path)}")
     places = " on each" if options.real_baseline else ""
@@ -104,10 +107,10 @@ def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> 
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
-    """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, on the proxy if ``on_proxy``,
-    else on the real environment, and test them on the real one. Print the row ``title`` of the table, and lines about
-    the agents below it. Return the results of all agents. ``rule`` is a value of the setting ``inner_rule``, such as
-    "solved", which ends the training of an agent."""
+    """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, and test them on the real
+    environment. They train on the proxy if ``on_proxy``, otherwise on the real environment. ``rule`` ends the training
+    of an agent early; it is a value of the setting ``inner_rule``, such as "solved". Print the row ``title`` of the
+    table, and lines about the agents below it. Return the results of all agents."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -117,7 +120,8 @@ def _train_and_print(
     }
     outcomes: dict[str, Outcome] = {}
     for number, (name, agent_config) in enumerate(agents.items()):
-        # Every len(agents)-th agent is of this implementation, so their numbers differ by at most 1.
+        # Every len(agents)-th agent has this implementation, so the implementations' numbers of agents differ by 1 at
+        # most.
         count = len(range(number, settings.subcommand.num_agents, len(agents)))
         seeds = fresh_seeds(run.seed, "evaluation", count)
         proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
@@ -126,12 +130,12 @@ def _train_and_print(
             workers = make_workers(job, run.num_workers, run.ray_address, run.num_threads)
             with contextlib.closing(workers):
                 outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
-    outcome = Outcome.joined([*outcomes.values()])
+    outcome = Outcome.concatenate([*outcomes.values()])
     row = describe(outcome, _test_config(settings, config))
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
-    if len(outcomes) > 1:  # the mean of each implementation, which is nan if all of its agents have diverged
+    if len(outcomes) > 1:  # print the mean of each implementation, which is nan if all of its agents have diverged
         print("  " + ", ".join(f"{name} {float(part.scores.nanmean()):.1f}" for name, part in outcomes.items()))
     if row["failed"]:
         print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
@@ -142,12 +146,13 @@ def _train_and_print(
 
 def _test_config(settings: Settings, config: Any) -> Any:
     """Return the ``config`` of a search for statistics of test episodes. If ``--time_limit`` shortens these episodes,
-    it has no ``solved_reward``, which is a return of whole episodes."""
+    the result has no ``solved_reward``, because this is a return of whole episodes."""
     return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return a copy of the config ``agent`` for training on the real environment."""
+    """Return a copy of the config ``agent`` for training on the real environment: a single environment, a larger replay
+    buffer, and exploration by episodes."""
     changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
     changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
     changes["eps_fraction"] = None  # exploration depends on the number of episodes

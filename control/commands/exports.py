@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors import numpy as safetensors_numpy
 
-from control.storage.run_dir import replacing
+from control.storage.run_dir import atomic_file
 from understudy.policy import CLIP_LIMIT, COMMAND_ROWS, KEY, ONE_HOT, check
 
 Tensors = Mapping[str, np.ndarray]
@@ -25,15 +25,16 @@ def write(path: Path, tensors: Tensors, header: Header) -> None:
     check(header, tensors)
     format_number = 2 if "command" in tensors else 1  # readers of format 1 know no commands
     content = FORMATS[path.suffix]({"format": format_number, **header}, tensors)
-    with replacing(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_bytes(content)
 
 
 def _javascript(header: Header, tensors: Tensors) -> bytes:
+    """Return policy.js with the header and the tensors in place of its placeholders ``/* NAME */ null``."""
     weights = {name: base64.b64encode(values.tobytes()).decode() for name, values in tensors.items()}
     parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
     text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")
-    for name, value in parts.items():  # null makes policy.js with placeholders valid JavaScript
+    for name, value in parts.items():  # with ``null``, the file is valid JavaScript
         text = text.replace(f"/* {name} */ null", json.dumps(value))
     return text.encode()
 
@@ -55,7 +56,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
     sizes = {x: width}  # sizes of the model's inputs
     if "command" in tensors:
-        *_, centre, scale = tensors["command"]  # the last of `COMMAND_ROWS`
+        *_, centre, scale = tensors["command"]  # the last two rows of `COMMAND_ROWS`
         num_commands = len(centre)
         sizes[command] = num_commands
         command = node("Mul", node("Sub", command, centre), scale)
@@ -65,7 +66,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     # The last layer has no activation: a leaky ReLU with slope 1 changes nothing.
     for i, activation in enumerate([*header["activations"], 1]):
         weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
-        if weight.shape[1] != width:  # further inputs: products of each command with each input, and the commands
+        if weight.shape[1] != width:  # the layer also has the products of commands and inputs, and the commands
             products = node("Mul", node("Unsqueeze", command, [2]), node("Unsqueeze", x, [1]))
             x = node("Concat", x, node("Reshape", products, [-1, num_commands * width]), command, axis=1)
         width = len(bias)
@@ -116,10 +117,11 @@ class _OnnxGraph:
         return output
 
     def add_activation(self, x: str, activation: str | float, width: int) -> str:
-        """Add an activation of ``x [N, width]``, a name or the slope of a leaky ReLU, and return its output."""
+        """Add an ``activation``, a name or the slope of a leaky ReLU, of the output ``x [N, width]``. Return the name
+        of its output."""
         if not isinstance(activation, str):
             return self.add("LeakyRelu", x, alpha=float(activation))
-        if activation.startswith(ONE_HOT):  # in each group of ``size`` numbers the largest becomes 1, the others 0
+        if activation.startswith(ONE_HOT):  # the largest number in each group of ``size`` becomes 1, the others 0
             size = int(activation.removeprefix(ONE_HOT))
             groups = self.add("Reshape", x, [-1, width // size, size])
             index = self.add("ArgMax", groups, axis=2, keepdims=0)

@@ -14,7 +14,7 @@ from control.commands.evaluate import proxy_or_checkpoint
 from control.commands.proxy_agents import agents_for_proxy
 from control.commands.run import trained_loop
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
-from control.films.recording import Actor, check_film, first_free, record, returns_text
+from control.films.recording import Actor, check_film, record, returns_text, unused_path
 from control.loops.build import build_loop
 from control.loops.process import configure_process
 from control.reports.figures import check_writable
@@ -49,13 +49,13 @@ def film_side_by_side(settings: Settings) -> int:
         first = sources[0]
         limit = first.config.test_limit if isinstance(first, Proxy) else first.settings.run.time_limit
     check_film(game, limit, "film")
-    path = Path(film_out) if film_out else first_free(Path(run.logdir, "films"), safe_name(game))
+    path = Path(film_out) if film_out else unused_path(Path(run.logdir, "films"), safe_name(game))
     if path.suffix.lower() != ".mp4" or path.is_dir():
         raise SettingError(f"film_out is {film_out!r}; allowed: a file ending in .mp4", "film_out")
     check_writable("film_out" if film_out else "logdir", path, path.with_suffix(".gif"))
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
-        # After an error, this removes the film's folder if it is empty. Without film_out, also the ones above it.
+        # After an error, remove the film's folder if it is empty. Without film_out, also remove empty folders above it.
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))
         actors = [_actor(settings, source, role, stack) for source, role in entries]
         with progress("filming") as watch:
@@ -67,14 +67,17 @@ def film_side_by_side(settings: Settings) -> int:
 
 
 def _entries(words: Sequence[str]) -> list[tuple[Source, str]]:
-    """Return the source and the role of an agent for each of the ``words`` of ``--film``. The role is `untrained` or,
-    for an agent that trains on the real environment, `real`. It is "" for an agent that trains on the proxy, or of the
-    checkpoint. The words `untrained` and `real` refer to the last file before them or, without one, to the first file.
-    Raises SettingError if no word is a file, or if `real` refers to a run."""
+    """Return the source and the role of an agent for each of the ``words`` of ``--film``. The role `untrained` means an
+    agent with its first weights, and `real` means an agent that trains on the real environment. The role is "" for an
+    agent that trains on the proxy, and for the agent of a checkpoint. The words `untrained` and `real` refer to the
+    last file before them or, if there is none, to the first file. Raises SettingError if no word is a file, or if
+    `real` refers to a run."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]  # a file may be called real
     if not files:
-        line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
-        raise SettingError(line, "film")
+        raise SettingError(
+            f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}",
+            "film",
+        )
     sources = {word: proxy_or_checkpoint(word) for word in files}
     latest_source = sources[files[0]]
     entries: list[tuple[Source, str]] = []
@@ -82,8 +85,11 @@ def _entries(words: Sequence[str]) -> list[tuple[Source, str]]:
         latest_source = sources.get(word, latest_source)
         role = "" if word in sources else word
         if role == REAL and not isinstance(latest_source, Proxy):
-            line = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
-            raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
+            raise SettingError(
+                f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run; "
+                f"allowed: {UNTRAINED}, or another run",
+                "film",
+            )
         entries.append((latest_source, role))
     return entries
 
@@ -104,7 +110,7 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
     steps_of_first_seed = int(source.run_state["env_steps"][0])
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
     if role == UNTRAINED:
-        # If agents follow commands, this agent gets the commands of the trained agent.
+        # If agents follow commands, the untrained agent gets the commands of the trained agent.
         commands = {name: float(value.mean()) for name, value in loop.agents[0].mean_commands().items()}
         untrained_settings = trained_settings.replace(command={**commands, **trained_settings.command})
         loop = build_loop(untrained_settings, for_training=False)
@@ -118,7 +124,7 @@ def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy)
     """Train an agent of implementation ``name`` with config ``agent`` on the proxy, and return its actor. The ``role``
     is as in `_entries`. The agent has the seed of the first agent that ``--eval_agent`` trains."""
     steps = proxy.config.steps_in_use
-    # The rule "tests" ends a training by tests on the real environment, which this agent does not get.
+    # The rule "tests" ends a training by tests on the real environment. This agent makes no such tests.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
     loop = InnerLoop(config, name, agent, proxy.game, run.num_threads)

@@ -14,12 +14,13 @@ from envs.names import resolve
 from models.proxies import files, originals
 from models.registry import search_defaults
 from models.settings import SettingError, check
-from understudy.files import PROXY_FILE, refused
+from understudy.files import PROXY_FILE, file_error
 
 
 def import_proxy(settings: Settings) -> int:
-    """Convert the file NAME to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for a file
-    without a proxy, and SettingError if its environment is unknown or the new file exists."""
+    """Convert the file of ``--import_proxy`` to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``, with the file's NAME.
+    Returns 0. Raises ProxyError for a file without a proxy, and SettingError if its environment is unknown or the new
+    file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
     game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
@@ -29,26 +30,27 @@ def import_proxy(settings: Settings) -> int:
     implementation, choices = files.implementation_of(original.kind), {"proxy": original.kind}
     agent = original.agents.get("agent", agents_of(implementation, game, choices))
     _, config = search_defaults(implementation, game, choices, agent)
-    # Settings ``rn_...`` may scale inputs and outputs of a reward network. The usual settings of searches do, but
-    # originals do not, and neither do the defaults of the class.
+    # Settings ``rn_...`` may scale inputs and outputs of a reward network. The defaults of a search do that. Networks
+    # of other projects need no scaling, so they get the defaults of the class.
     changes = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
     config = dataclasses.replace(config, **{**changes, **original.settings, "proxy": original.kind})
     try:
         check(config)
-        parameters, views = files.zero_parameters(config, spaces)  # [D], and its parts by the names of tensors
+        parameters, views = files.zero_parameters(config, spaces)  # [D], and name of a tensor -> view of its part
     except SettingError as error:
-        raise refused(path, f"its setting {error}", "settings of a proxy") from error
+        raise file_error(path, f"its setting {error}", "settings of a proxy") from error
     for key in sorted(tensors.keys() | views.keys()):
         shape = list(tensors[key].shape) if key in tensors else None
         expected_shape = list(views[key].shape) if key in views else None
         if shape != expected_shape:
-            raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
+            raise file_error(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
     for key, view in views.items():
         view.copy_(torch.tensor(tensors[key]))  # writes into ``parameters``
     proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), PROXY_FILE)
     if proxy_path.exists():
-        line = f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir"
-        raise SettingError(line, "import_proxy")
+        raise SettingError(
+            f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir", "import_proxy"
+        )
     proxy_path.parent.mkdir(parents=True, exist_ok=True)
     description = {"settings": {"agent": agent, **original.agents}, "imported_from": path.name}
     files.save(proxy_path, parameters, config=config, spaces=spaces, game=game, description=description)
@@ -58,8 +60,9 @@ def import_proxy(settings: Settings) -> int:
 
 
 def _game_of_file(original: originals.Original, path: Path) -> str:
-    """Return the environment whose name is in the content of the file, or else in its path: the name of the file, or of
-    its folder if the file is called checkpoint. Raises SettingError if the environment is unknown."""
+    """Return the environment of a file. Its name is in the content of the file or, if that has none, in its ``path``:
+    it is the name of the file, or the name of its folder if the file is called checkpoint. Raises SettingError if the
+    environment is unknown."""
     name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
     # synthetic-gymnax has another name for this environment.
     name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)

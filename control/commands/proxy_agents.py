@@ -1,4 +1,4 @@
-"""Settings of fresh agents that train on a proxy: those of its search, with the user's changes."""
+"""Settings of fresh agents that train on a proxy: the settings of its search, with the user's changes."""
 
 import contextlib
 import dataclasses
@@ -20,10 +20,10 @@ from understudy.kinds import KINDS
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return implementation -> config for the agents that train on a proxy: the agents of ``--agent``, by default of
-    the proxy's search. Configs have the hyperparameters of the search, with the user's changes (``settings.changed``).
-    Raises SettingError if the agents cannot train on the proxy or if a change has no effect, and ProxyError if the
-    environment has other spaces or the file is damaged."""
+    """Return implementation -> config for the agents that train on a proxy. They are the agents of ``--agent``, by
+    default the agents of the proxy's search. Configs have the hyperparameters of the search, with the user's changes
+    (``settings.changed``). Raises SettingError if the agents cannot train on the proxy or if a change has no effect,
+    and ProxyError if the environment has other spaces or the file is damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
@@ -50,13 +50,13 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
 def _check_changes(
     settings: Settings, proxy: Proxy, spaces: Spaces, agents: Mapping[str, Any], changed_names: Sequence[str]
 ) -> None:
-    """Raise SettingError if a setting that the user has changed has no effect on the ``agents`` (implementation ->
-    config) that train on the proxy."""
+    """Raise SettingError if one of the settings ``changed_names``, which the user has changed, has no effect on the
+    ``agents`` (implementation -> config) that train on the proxy. ``spaces`` are the spaces of the real environment."""
     classes = config_classes(tuple(agents))
-    # ``lr`` is for all agents, ``PPO_lr`` for one of several.
+    # ``lr`` is a setting of all agents, ``PPO_lr`` a setting of PPO agents only.
     names_of_agents = {name for names in names_in(classes).values() for pair in names.items() for name in pair}
     joint_config = make_mixture(tuple((first_agent, agents[first_agent]) for first_agent, _ in classes))
-    config = dataclasses.replace(proxy.config, retest_drawn=False)  # here hyperparameters vary only with vary_hp
+    config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only if vary_hp is on
     evaluated = dataclasses.replace(settings, proxy=config, agent=joint_config)
     reasons = ineffective(with_missing_features(evaluated, spaces))
     shared_names = shared_settings(joint_config)
@@ -73,23 +73,24 @@ def _check_changes(
 def _real_spaces(proxy: Proxy) -> Spaces:
     """Return the observation and action spaces of the environment for which the proxy was learned. Raises ProxyError if
     this environment is unknown or has other spaces than the proxy."""
-    start = f"proxy {str(proxy.path)!r}: its"
     try:
         real_spaces = spaces_of(proxy.game)
     except SettingError as error:  # the environment is unknown
-        raise ProxyError(f"{start} {error}") from error
+        raise ProxyError(f"proxy {str(proxy.path)!r}: its {error}") from error
     for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
         proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
         if proxy_value != real_value:
-            raise ProxyError(f"{start} {name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
+            raise ProxyError(
+                f"proxy {str(proxy.path)!r}: its {name} is {proxy_value}; allowed with {proxy.game}: {real_value}"
+            )
     return real_spaces
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Return the config of fresh agents of implementation ``name`` that train on the proxy. Its values are the defaults
     of its family, overridden by the hyperparameters in the proxy's search (`_searched_settings`), and then by
-    ``changed``. If ``changed`` switches ``vary_hp`` on and does not have ``vary``, the default hyperparameters vary.
-    Raises ProxyError for damaged settings in the file."""
+    ``changed`` (field -> value). If ``changed`` switches ``vary_hp`` on and does not have ``vary``, the default
+    hyperparameters vary. Raises ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
         from_dict(values)  # raises an error for damaged settings
@@ -100,24 +101,23 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _settings_of_file(proxy: Proxy) -> Iterator[None]:
-    """Context manager for code that uses the settings in the file of ``proxy``. Its exceptions become a ProxyError,
-    which says that the settings are damaged."""
+    """Context manager for code that uses the settings in the file of ``proxy``. Exceptions in its block become a
+    ProxyError, which says that the settings are damaged."""
     try:
         yield
     except Exception as error:  # wrong types and missing names can raise anything
-        # The message of a SettingError names the wrong setting. Of another exception only the class is shown.
+        # The message of a SettingError names the wrong setting. For other exceptions, the message has only the class.
         reason = error if isinstance(error, SettingError) else type(error).__name__
-        line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
-        raise ProxyError(line) from error
+        raise ProxyError(f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})") from error
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return setting -> value for fresh agents of implementation ``name``, from the settings of the search in the
-    proxy's file. The content of the file is not checked, so this may raise anything.
+    proxy's file. The content of the file is not checked, so this may raise any exception.
 
-    If agents of the same family trained in the search, ``name`` gets their values, except for settings in which the
-    implementations of the family differ. Otherwise it gets the values of `_values_for_other_family`. The result also
-    has the settings that determine which others exist: the proxy's settings, the game and the implementations.
+    If agents of the same family trained in the search, the result has their values, except for settings in which the
+    implementations of the family differ. Otherwise it has the values of `_values_for_other_family`. The result also has
+    the settings that determine which other settings exist: the proxy's settings, the game and the implementations.
     """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
@@ -133,7 +133,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
         for field, saved_name in saved_names[config_class].items():
             if saved_name in saved_settings and field not in omitted:
                 values[field] = saved_settings[saved_name]
-    elif len(saved_names) == 1:  # all agents of the search are of one other family
+    elif len(saved_names) == 1:  # all agents of the search are of the same other family
         values |= _values_for_other_family(values, saved_settings, searched_agents[0])
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
@@ -145,11 +145,13 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 def _values_for_other_family(
     choices: Mapping[str, Any], saved_settings: Mapping[str, Any], searched_agent: str
 ) -> dict[str, Any]:
-    """Return field -> value for the agents ``choices["agent"]``, which are of another family than the agent of the
-    search, ``searched_agent``. ``choices`` are the settings that decide which other settings exist.
+    """Return field -> value for agents of the implementation ``choices["agent"]``, which is of another family than the
+    implementation in the search, ``searched_agent``. ``choices`` are the settings that decide which other settings
+    exist.
 
-    A field gets the value of the proxy's preset if that is only for these agents, or differs from the value for
-    ``searched_agent``. Otherwise it gets its value in ``saved_settings``, the settings of the search, if there is one.
+    A field gets the value of the proxy's preset if the preset has a value only for these agents, or if the value
+    differs from the value for ``searched_agent``. Otherwise it gets its value in ``saved_settings``, the settings of
+    the search, if they have the field.
     """
     name = choices["agent"]
     both_agents = {**choices, "agent": f"{searched_agent},{name}"}
@@ -176,8 +178,9 @@ def _values_for_other_family(
 
 
 def _preset_value(preset_values: Mapping[str, Any], agent_name: str, field: "dataclasses.Field[Any]") -> Any:
-    """Return the preset's value of a field for an agent: the value with the prefix of an implementation of its family
-    (``PPO_lr``), else the value for all agents (``lr``), else the field's default."""
+    """Return the value of a ``field`` for the agent ``agent_name`` in ``preset_values``, a preset: the value with the
+    prefix of an implementation of its family (``PPO_lr``), else the value for all agents (``lr``), else the field's
+    default."""
     for implementation in family(agent_name).implementations:
         if f"{implementation}_{field.name}" in preset_values:
             return preset_values[f"{implementation}_{field.name}"]

@@ -35,7 +35,8 @@ from understudy.policy import PARTS
 if TYPE_CHECKING:
     from control.lightning.agent import AgentModule
 
-ENVS = 25  # parallel environments of an evaluation, also of `--eval_agent`; the episodes depend on this number
+# Maximum number of parallel environments in an evaluation, also of `--eval_agent`. The episodes depend on this number.
+ENVS = 25
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Evaluation:
 
 
 class Player:
-    """Plays one episode with the agent of a run's first seed. Observations and actions are as in the environment."""
+    """Plays an episode with the agent of a run's first seed. Observations and actions are as in the environment."""
 
     def __init__(self, policy: Policy, obs_shape: tuple[int, ...]):
         self._policy, self._obs_shape = policy, obs_shape
@@ -75,8 +76,9 @@ class Player:
         """
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
-            allowed = f"{list(self._obs_shape)}, one observation"
-            raise SettingError(f"obs has shape {list(observation.shape)}; allowed: {allowed}")
+            raise SettingError(
+                f"obs has shape {list(observation.shape)}; allowed: {list(self._obs_shape)}, one observation"
+            )
         action = first_member_actions(self._policy, observation[None])[0]  # the policy takes a batch
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
@@ -85,7 +87,7 @@ class Player:
 
         :param reward: Reward of the last action.
         """
-        self._policy.advance(torch.full((self._policy.members, 1), float(reward)))  # [M, 1]: one episode per member
+        self._policy.advance(torch.full((self._policy.members, 1), float(reward)))  # [M, 1]: an episode of each member
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ class Film:
 
 
 class Run:
-    """A training run: its metrics, and the agent of its best checkpoint (of its last one if it was never evaluated).
+    """A training run: its metrics, and the agent of its best checkpoint (of its last checkpoint if there was no
+    evaluation).
 
     :param path: Folder of the run, or a checkpoint.
     :param finished: False if Ctrl-C ended the training.
@@ -133,8 +136,8 @@ class Run:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The verdict of a search as a mapping, with ``passed``, a ``sentence``, and the scores of fresh agents, random
-        play, the best constant action and a teacher. Empty for other runs."""
+        """The verdict of a search as a dictionary: whether it has ``passed``, a ``sentence``, and the scores of fresh
+        ``agents``, ``random`` play, the best ``constant`` action and a ``teacher``. Empty for other runs."""
         return read_verdict(self.folder)
 
     @cached_property
@@ -214,8 +217,9 @@ class Run:
 
     @contextlib.contextmanager
     def _loop(self, episodes: int, seed: int, gamename: str | None = None) -> Iterator[Loop]:
-        """Context manager that yields the loop that plays ``episodes`` with the agent of every seed of the run. The
-        ``seed`` determines the episodes, which are played in ``gamename``, by default in the run's environment."""
+        """Context manager that yields a loop, which plays ``episodes`` episodes with the agent of every seed of the
+        run. ``seed`` determines the episodes. They are played in the environment ``gamename``, by default in the run's
+        environment."""
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         configure_process(settings.run)
         if gamename:
@@ -242,18 +246,22 @@ def settings_in_environment(settings: Settings, game: str) -> Settings:
     for name in ("obs_shape", "obs_dtype", "actions"):
         trained_value, game_value = getattr(trained_spaces, name), getattr(game_spaces, name)
         if trained_value != game_value:
-            line = f"gamename is {game!r}, whose {name} is {game_value}"
-            raise SettingError(f"{line}; allowed with a checkpoint of {trained_on}: {trained_value}", "gamename")
+            raise SettingError(
+                f"gamename is {game!r}, whose {name} is {game_value}; "
+                f"allowed with a checkpoint of {trained_on}: {trained_value}",
+                "gamename",
+            )
     return settings.replace(gamename=game)
 
 
 def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     """Build the loop that plays the agents of a checkpoint, for an evaluation. ``settings`` are the settings of the
-    checkpoint's run, and may be changed if this does not change the networks. ``seed`` determines the episodes. Raises
-    UserError for the checkpoint of a search, which has no agent."""
+    checkpoint's run, with changes that do not affect the networks. ``seed`` determines the episodes. Raises UserError
+    for the checkpoint of a search, which has no agent."""
     if settings.proxy is not None:
-        problem = "is a search: its result is a proxy that agents train on, not an agent"
-        raise UserError(f"{str(checkpoint.path)!r} {problem}")
+        raise UserError(
+            f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"
+        )
     loop = build_loop(settings, for_training=False)
     take_weights(loop.agents, checkpoint)
     seeds = [seed + member for member in range(len(loop.seeds))]
@@ -268,12 +276,15 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     run, actions = settings.run, agent.spaces.actions
     network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)  # 0: the first seed
     if network is None:
-        problem = f"export: a single network does not describe the policy of {run.implementation} on {run.gamename}"
-        allowed = "observations that are vectors or cells, and with desire_rank no command.return"
-        raise SettingError(f"{problem}; allowed: {allowed}", "export")
+        raise SettingError(
+            f"export: a single network does not describe the policy of {run.implementation} on {run.gamename}; "
+            "allowed: observations that are vectors or cells, and with desire_rank no command.return",
+            "export",
+        )
     if path.suffix not in FORMATS or path.exists():
-        allowed = f"a new file that ends with {', '.join(FORMATS)}"
-        raise SettingError(f"export is {str(path)!r}; allowed: {allowed}", "export")
+        raise SettingError(
+            f"export is {str(path)!r}; allowed: a new file that ends with {', '.join(FORMATS)}", "export"
+        )
     header: dict[str, Any] = {
         "game": run.gamename,
         "implementation": run.implementation,
@@ -294,7 +305,7 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)
     except (ValueError, ModuleNotFoundError, OSError) as error:
-        # Not `one_line` of an OSError, which names the temporary file. It returns None for a ValueError.
+        # The message of an OSError would name the temporary file. `one_line` returns None for a ValueError.
         reason = getattr(error, "strerror", None) or one_line(error) or error
         raise SettingError(f"export is {str(path)!r}, which cannot be written: {reason}", "export") from error
     return path

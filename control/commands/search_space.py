@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from control.cli.files import errors_in, read_mapping
+from control.cli.files import error_prefix, read_mapping
 from control.cli.options import flags, unknown_error
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import Flag, Flags, as_word, read_value
@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "logspace": ("[exponent, exponent, count]: powers of ten on a grid", (float, float, int)),
     "log1m": ("[low, high] of 1 minus the value, both above 0", (float, float)),
 }
-"""Kind of dimension -> a pair: a text that describes its value in the file, and the types of the numbers of a range."""
+"""Kind of dimension -> a description of its value in the file, and the types of the numbers of a range."""
 
 # Default spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml. RCP-R and RCP-A share search_rcp.yaml, tables
 # search_tabular.yaml. Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml,
@@ -36,13 +36,14 @@ SHAPE = {
     "width": width(1, "units of every hidden layer"),
     "depth": setting(1, "number of hidden layers", minimum=1, maximum=MAX_ITEMS),
 }
-"""Parts of ``hidden_sizes`` that a space may have instead of it."""
+"""Parts of ``hidden_sizes``, which a space may have instead of ``hidden_sizes`` itself."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter. ``values`` are its choices, or the two ends of its range (for ``log1m``, the range of 1 minus
-    the hyperparameter). A grid has kind ``loguniform`` and ``count`` points; otherwise ``count`` is 0."""
+    """A hyperparameter of a search. ``values`` are its choices, or the two ends of its range (for ``log1m``, the range
+    of 1 minus the hyperparameter). A grid has the kind ``loguniform`` and ``count`` points; otherwise ``count`` is
+    0."""
 
     name: str
     kind: str
@@ -55,8 +56,8 @@ class Dimension:
         return [value if isinstance(value, bool | int | float | str) else as_word(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
-        """Convert a suggestion of a search algorithm to a value of the setting. ``raw`` is a label, or a number in the
-        range. A number is rounded to six digits for readability, or to the nearest point of a grid."""
+        """Convert the suggestion ``raw`` of a search algorithm, a label or a number in the range, to a value of the
+        setting. A number is rounded to six digits for readability, or to the nearest point of a grid."""
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
         value = self.clamp(raw)
@@ -70,7 +71,8 @@ class Dimension:
         return float(f"{10 ** (first + nearest_point * step):.6g}")
 
     def clamp(self, raw: float) -> float:
-        """Return the nearest value to ``raw`` in the range, rounded to an integer or, for floats, to six digits."""
+        """Return the value in the range that is nearest to ``raw``, rounded to an integer or, for floats, to six
+        digits."""
         low, high = self.values
         value = round(raw) if self.kind.endswith("randint") else float(f"{raw:.6g}")
         return min(max(value, low), high)
@@ -85,22 +87,22 @@ class Space:
     entries: Mapping[str, Any] = field(default_factory=dict)  # name of setting -> entry of the file
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a suggestion of a search algorithm to settings, both as mappings of names to values."""
+        """Convert a suggestion of a search algorithm (setting -> ``raw`` value) to setting -> value."""
         return {name: dimension.decode(raw[name]) for name, dimension in self.dimensions.items()}
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Return a suggestion of a search algorithm with its numbers clamped to their ranges."""
+        """Return a suggestion of a search algorithm (setting -> ``raw`` value) with numbers clamped to their ranges."""
         ranges = {name: dimension for name, dimension in self.dimensions.items() if dimension.kind != "choice"}
         return raw | {name: dimension.clamp(raw[name]) for name, dimension in ranges.items()}
 
 
 def search_space(settings: Settings) -> Space:
     """Return the space in the file of ``--search_space``. Without this flag, return the default space for the
-    implementation, without hyperparameters that other flags or ``--config`` set. Raises SettingError with file,
-    hyperparameter, value and allowed values."""
+    implementation, without hyperparameters that other flags or ``--config`` set. Raises SettingError for a wrong entry
+    of the file; the message has file, hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
     path = user_path or str(_default_file(settings))
-    # Which settings exist depends on these settings.
+    # Settings that determine which other settings exist.
     choices = {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
     choices["agent"] = settings.run.agent
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
@@ -109,7 +111,7 @@ def search_space(settings: Settings) -> Space:
         for name, part in SHAPE.items():  # width and depth
             valid_flags[name] = Flag(name, INTEGER, part.metadata, None, section)
     entries = read_mapping("search_space", path, "name: choices or range")
-    with errors_in(path):
+    with error_prefix(path):
         entries, _ = translate(entries, settings.families, valid_flags)
         if not user_path:
             set_names = settings.explicit_names | (SHAPE.keys() if "hidden_sizes" in settings.explicit_names else set())
@@ -122,8 +124,8 @@ def search_space(settings: Settings) -> Space:
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return the settings of one training run with these hyperparameters, without settings of the hyperparameter
-    search. Raises SettingError if the values conflict."""
+    """Return the settings of a training run with the hyperparameters ``values`` (setting -> value), without settings of
+    the hyperparameter search. Raises SettingError if the values conflict."""
     trial_values = as_dict(dataclasses.replace(settings, subcommand=None))
     if settings.proxy is not None:
         trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
@@ -133,16 +135,17 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return ``values`` with the setting ``hidden_sizes`` instead of ``width`` and ``depth`` (`SHAPE`). If only one of
-    these varies, the other is from ``settings``. Raises SettingError if ``values`` have ``hidden_sizes`` too."""
+    """Return ``values`` (setting -> value) with the setting ``hidden_sizes`` instead of ``width`` and ``depth``
+    (`SHAPE`). If only one of these is in ``values``, the other is from ``settings``. Raises SettingError if ``values``
+    have ``hidden_sizes`` too."""
     translated, _ = translate(values, (), field_types(type(settings.agent)), lambda name: getattr(settings.agent, name))
     return translated
 
 
 def _default_file(settings: Settings) -> Path:
     """Return the file of the default space, such as ``experiments/ddqn/search_ddqn.yaml``. If the implementation
-    learns a proxy, a file for the kind of proxy, such as ``search_se-bandit.yaml``, comes first, then a file for the
-    agent. Raises SettingError if there is no file."""
+    learns a proxy, a file for the kind of proxy, such as ``search_se-bandit.yaml``, takes precedence, and then a file
+    for the agent. Raises SettingError if there is no file."""
     implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy
     package = family(implementation).package.rpartition(".")[2]  # its last part
     folder = _EXPERIMENTS / _FOLDERS.get(package, package)
@@ -179,13 +182,13 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     if name not in SHAPE and kind != "log1m":
         values = [trial.value(name) for trial in trials]  # converted to the type of the setting
     if kind == "logspace":
-        kind = "loguniform"  # with a count
+        kind = "loguniform"  # a grid is a range with a ``count``
     return Dimension(name, kind, tuple(dict.fromkeys(values)), count)
 
 
 def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
-    """Return the value of the setting ``name`` for a ``choice`` in a file: a text or, for a setting that is a list,
-    also a list of texts. Raises SettingError if it does not fit the setting."""
+    """Return the value of the setting ``name`` for a ``choice`` in a file. A choice is text, or a list of texts if the
+    setting is a list. Raises SettingError if it does not fit the setting."""
     words = choice if isinstance(choice, list) and flag.type.is_list else [choice]
     if not all(isinstance(word, str) for word in words):
         expected = "list of values" if flag.type.is_list else "single value"
@@ -218,7 +221,7 @@ def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, floa
     """Return ``(low, high, count)`` for a range: its ends, and the number of points of a grid, 0 for other ranges.
     ``arguments`` are the texts in the file. Raises SettingError if they are not valid."""
     allowed, types = KINDS[kind]
-    with contextlib.suppress(ValueError, TypeError, OverflowError):  # no numbers: the error below
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # not numbers: raise the error below
         low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
         if kind == "logspace":  # its numbers are exponents and a count
             low, high = 10.0**low, 10.0**high

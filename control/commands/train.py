@@ -61,11 +61,11 @@ def train(
     configure_process(run)
     check_outputs(run)
     if run.resume:
-        previous = run_dir.newest(run_dir.parent(run))
+        previous = run_dir.newest_run(run_dir.parent(run))
         reason = f"there is no run to resume in {path_text(run_dir.parent(run))}"
         if previous is not None:
             checkpoint_path = previous / run_dir.LAST_CHECKPOINT
-            with run_dir.locked(previous):  # before reading, so that no other process writes to it
+            with run_dir.folder_lock(previous):  # before reading, so that no other process writes to it
                 if checkpoint_path.exists():
                     checkpoint = checkpoints.load(checkpoint_path, resume=True)
                     module = build_module(_resumed_settings(settings, checkpoint))
@@ -84,7 +84,7 @@ def train(
         module.load_weights(initial_checkpoint)
     module.verbose, module.board_folder = verbose, board_folder
     folder = run_dir.create(run)
-    with run_dir.locked(folder, new=True):
+    with run_dir.folder_lock(folder, new=True):
         try:
             return folder, _train_in(folder, module, callbacks)
         except SettingError:

@@ -20,7 +20,7 @@ from control.commands import trials
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.summary import path_text
 from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, trial_length
-from control.evolution.cluster import connected
+from control.evolution.cluster import ray_connection
 from control.films.recording import check_recording
 from control.loops.build import adapt_to_spaces
 from control.storage import run_dir
@@ -53,9 +53,9 @@ def tune(settings: Settings) -> int:
         print(
             "starting Ray ..." if run.ray_address is None else f"connecting to Ray at {run.ray_address} ...", flush=True
         )
-        with connected(run.ray_address, max_concurrent * run.num_workers), contextlib.ExitStack() as locks:
+        with ray_connection(run.ray_address, max_concurrent * run.num_workers), contextlib.ExitStack() as locks:
             folder = Path(resumed) if resumed else run_dir.create(run, search=True)
-            locks.enter_context(run_dir.locked(folder, new=not resumed))
+            locks.enter_context(run_dir.folder_lock(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()
             num_kept = len(search.trials) - len(search.interrupted)  # trials of the resumed search
@@ -77,26 +77,33 @@ def tune(settings: Settings) -> int:
 
 
 def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
-    """Yield errors for settings that are valid in a training run, but not in this hyperparameter search."""
+    """Yield an error for each setting that is valid in a training run, but not in this hyperparameter search."""
     run, resumed, algorithm = settings.run, settings.subcommand.resume_search, settings.subcommand.tune_algorithm
     if resumed and algorithm in DEPENDENT:
-        line = f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other; "
-        yield SettingError(f"{line}allowed: a search with asha, optuna or optuna_asha", "resume")
+        yield SettingError(
+            f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other; "
+            "allowed: a search with asha, optuna or optuna_asha",
+            "resume",
+        )
     if settings.proxy is not None and algorithm == "pbt":
-        line = f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches; "
-        yield SettingError(f"{line}allowed: asha, optuna, optuna_asha, bohb", "tune_algorithm")
+        yield SettingError(
+            f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches; "
+            "allowed: asha, optuna, optuna_asha, bohb",
+            "tune_algorithm",
+        )
     elif algorithm == "pbt":
         perturbed = names_with(settings.agent, "perturbed")
         if not perturbed & space.dimensions.keys():
-            line = f"pbt perturbs {', '.join(sorted(perturbed))}; at least one of them must be in the space"
-            yield SettingError(f"{space.source}: {line}")
+            yield SettingError(
+                f"{space.source}: pbt perturbs {', '.join(sorted(perturbed))}; "
+                "at least one of them must be in the space"
+            )
     if algorithm in DEPENDENT and run.no_checkpoint:
-        line = f"--no_checkpoint and --tune_algorithm {algorithm} exclude each other: it pauses trials"
-        yield SettingError(line)
+        yield SettingError(f"--no_checkpoint and --tune_algorithm {algorithm} exclude each other: it pauses trials")
 
 
 def _run_trials(search: Search) -> None:
-    """Run the remaining trials of a hyperparameter search with Ray, beginning with the interrupted ones."""
+    """Run the remaining trials of a hyperparameter search with Ray, beginning with the interrupted trials."""
     from ray import tune as ray_tune
 
     settings, space = search.settings, search.space
@@ -115,7 +122,7 @@ def _run_trials(search: Search) -> None:
         return f"trial_{number_of_id[trial.trial_id]}"
 
     # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
-    # then, and three more. With a length in steps it keeps all: the number of its evaluations is then unknown.
+    # then, and three more. If its length is in steps, the number of its evaluations is unknown, and it keeps all.
     num_to_keep = _perturbation_interval(settings) // settings.schedule.eval_every + 3
     trainable = ray_tune.with_parameters(
         _run_ray_trial, settings=settings, space=space, folder=search.folder.absolute()
@@ -128,7 +135,7 @@ def _run_trials(search: Search) -> None:
             num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
             max_concurrent_trials=search_config.max_concurrent_trials,
             # A trial of proxy searches ends between two searches, so its process can run another trial. A training run
-            # may end in the middle, and then its process cannot run another one.
+            # may end in the middle, and then its process cannot run another trial.
             reuse_actors=settings.proxy is not None,
             search_alg=_searcher(search),
             scheduler=_scheduler(search),
@@ -157,9 +164,9 @@ def _perturbation_interval(settings: Settings) -> int:
 
 
 def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
-    """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
-    ``config`` are the hyperparameters as the search algorithm suggested them, ``settings`` the settings of the
-    hyperparameter search, and ``folder`` is its folder. Raises TrialFailed."""
+    """Run a trial, which is a training run or several proxy searches. Ray calls this in a separate process on any node.
+    ``config`` has the hyperparameters that the search algorithm suggested. ``settings`` and ``folder`` are the settings
+    and the folder of the hyperparameter search. Raises TrialFailed."""
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -167,8 +174,7 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     run, search_config = settings.run, settings.subcommand
     saves_for_ray = search_config.tune_algorithm in DEPENDENT  # the algorithm continues trials from checkpoints
     if not folder.is_dir():
-        line = f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share"
-        raise TrialFailed(line)
+        raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
     try:
         import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))
@@ -194,12 +200,13 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     last_checkpoint = trial_folder / run_dir.LAST_CHECKPOINT  # exists after an interruption
     resumed_checkpoint = last_checkpoint if last_checkpoint.exists() else None
     with contextlib.ExitStack() as stack:
-        if ray_checkpoint := ray_tune.get_checkpoint():  # may be another trial's
+        if ray_checkpoint := ray_tune.get_checkpoint():  # may be a checkpoint of another trial
             resumed_checkpoint = Path(stack.enter_context(ray_checkpoint.as_directory()), "last.ckpt")
         trials.run_trial(settings, trial_folder, resumed_checkpoint, report)
 
 
 def _domains(space: Space) -> dict[str, Any]:
+    """Return hyperparameter -> its domain in Ray."""
     from ray import tune as ray_tune
 
     domains: dict[str, Any] = {}
@@ -217,7 +224,7 @@ def _domains(space: Space) -> dict[str, Any]:
 
 def _searcher(search: Search) -> Any:
     """Return Ray's search algorithm, which suggests the hyperparameters of trials. In a resumed search it first
-    suggests the hyperparameters of interrupted trials, and Optuna also learns the scores of the others."""
+    suggests the hyperparameters of interrupted trials, and Optuna also learns the scores of the finished trials."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
@@ -253,7 +260,7 @@ def _scheduler(search: Search) -> Any:
     metric = (unit, METRIC, "max")  # unit of a trial's length, name of the score, direction of improvement
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
-    # Of the trials of a proxy search, a third continues after each evaluation, as published.
+    # If trials are proxy searches, a third of them continues after each evaluation, as published.
     reduction = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
         return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
@@ -277,7 +284,7 @@ def _scheduler(search: Search) -> Any:
         if name not in names_with(settings.agent, "perturbed"):
             del mutations[name]
         elif dimension.kind == "choice":
-            mutations[name] = dimension.labels  # as a list, PBT moves to a neighbour of a choice
+            mutations[name] = dimension.labels  # in a list, PBT moves from a choice to its neighbour
     return schedulers.PopulationBasedTraining(
         *metric,
         perturbation_interval=_perturbation_interval(settings),
@@ -288,9 +295,12 @@ def _scheduler(search: Search) -> Any:
 
 
 def _listener(search: Search) -> Any:
+    """Return Ray's callback that passes the events of trials to ``search``."""
     from ray import tune as ray_tune
 
     class Listener(ray_tune.Callback):
+        """Calls `Search.start`, `Search.report` and `Search.end`."""
+
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             search.start(_trial_number(trial), trial.config)
 

@@ -31,8 +31,8 @@ from models.settings import ProcessDied, UserError
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
 _CONNECT_SECONDS = 5.0  # time limit for opening a socket
-# Ray reads these when it is first imported. They turn off its reports, its usage statistics, its copies of every metric
-# and its daemons' messages, and give trials the priority of an ordinary run.
+# Environment variables that Ray reads when it is first imported. They turn off its reports, its usage statistics, its
+# copies of every metric and its daemons' messages, and give trials the priority of an ordinary run.
 _VARIABLES = {
     "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -47,13 +47,13 @@ _VARIABLES = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
 _LOCAL_STORE_BYTES = 100 * 2**20
-_DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
+_DEATHS = 3  # number of deaths of workers that train the same agents after which the search ends
 _GRACE_SECONDS = 1.0  # time that tasks have to end before they are cancelled
 START_SECONDS = 30.0  # time after which a note says that no worker or trial has started
 
 
 @contextlib.contextmanager
-def connected(address: str | None, cpus: int) -> Iterator[None]:
+def ray_connection(address: str | None, cpus: int) -> Iterator[None]:
     """Context manager that connects this process to Ray, and disconnects it at the end. ``address`` is ``host:port`` of
     the head of an existing cluster, or ``auto`` for the cluster of this machine. If it is None, a local instance with
     ``cpus`` cores is started, and removed at the end. Raises UserError if there is no cluster or Ray cannot start."""
@@ -90,8 +90,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         except Exception as error:  # Ray raises various errors, also a plain Exception
             if address is not None:
                 raise _unreachable(address, first_line(error)) from error
-            line = "Ray cannot start on this machine, which may be too busy or out of memory"
-            raise ProcessDied(f"{line}: {first_line(error)}") from error
+            raise ProcessDied(
+                f"Ray cannot start on this machine, which may be too busy or out of memory: {first_line(error)}"
+            ) from error
         if threading.current_thread() is threading.main_thread():  # no other thread can set a handler
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield
@@ -113,7 +114,8 @@ def _check_reachable(address: str) -> None:
 
 
 def _unreachable(address: str, reason: str) -> UserError:
-    """Return the error for a cluster that cannot be joined, with the command that starts or joins it."""
+    """Return the error for a cluster that cannot be joined, for a ``reason``. Its message has the command that starts
+    or joins the cluster."""
     start = "ray start --head --port=6379" if address == "auto" else f"ray start --address={address}"
     return UserError(
         f"ray_address is {address!r}: no cluster can be joined there ({reason.rstrip('.')}); this machine must be a "
@@ -128,11 +130,11 @@ Job = tuple[SearchConfig, str, Any, str]
 class RayWorkers:
     """Runs `InnerLoop` in ``num_workers`` processes of one thread each.
 
-    They use a local Ray or the cluster at ``ray_address``. In a trial of a hyperparameter search, they use its Ray and
-    the cores that the trial has reserved. If a process dies, another one trains its agents again with the same result.
-    Nodes with different processors may round differently. Workers ignore Ctrl-C; an exception from a signal handler of
-    this process ends `run` at once. The constructor raises UserError if no cluster can be joined or no worker can
-    start.
+    ``job`` has the arguments of `InnerLoop`. The processes use the cluster at ``ray_address`` or, if that is None, a
+    local Ray. In a trial of a hyperparameter search, they use the search's Ray and the cores that the trial has
+    reserved. If a process dies, another process trains its agents again with the same result. Nodes with different
+    processors may round differently. Workers ignore Ctrl-C; an exception from a signal handler of this process ends
+    `run` at once. The constructor raises UserError if no cluster can be joined or no worker can start.
     """
 
     def __init__(self, job: Job, num_workers: int, ray_address: str | None):
@@ -144,11 +146,11 @@ class RayWorkers:
         in_trial = "ray" in sys.modules and sys.modules["ray"].is_initialized()
         try:
             if not in_trial:
-                cleanup.enter_context(connected(ray_address, num_workers))
+                cleanup.enter_context(ray_connection(ray_address, num_workers))
             cleanup.callback(_cancel, self._tasks)
             import ray
 
-            # A task starts when so many cores are free. In a trial, tasks use the cores that the trial has reserved.
+            # A task starts when ``cores`` cores are free. In a trial, tasks use the cores that the trial has reserved.
             cores = 0 if in_trial else 1
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
@@ -170,14 +172,15 @@ class RayWorkers:
             worker_seeds = [seeds[i] for i in rows.tolist()]
             tasks.append(self._remote_task.remote(self._job, worker_proxies, worker_seeds, **options))
         outcomes = self._results(tasks)
-        outcome = Outcome.joined(outcomes)
-        outcome.train_seconds = max(part.train_seconds for part in outcomes)
-        outcome.test_seconds = max(part.test_seconds for part in outcomes)
+        outcome = Outcome.concatenate(outcomes)
+        outcome.train_seconds = max(worker_outcome.train_seconds for worker_outcome in outcomes)
+        outcome.test_seconds = max(worker_outcome.test_seconds for worker_outcome in outcomes)
         return outcome
 
     def _results(self, tasks: list[Any], note_after: float | None = None) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`). After ``note_after`` seconds, print a note that the tasks wait for free cores."""
+        error (`_error_of_task`). After ``note_after`` seconds, print a note that the tasks wait for free cores; if it
+        is None, print none."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
@@ -199,8 +202,8 @@ Workers = InnerLoop | RayWorkers
 
 
 def make_workers(job: Job, num_workers: int = 1, ray_address: str | None = None, num_threads: int = 1) -> Workers:
-    """Return workers that train agents: this process if ``num_workers`` is 1, otherwise `RayWorkers`. ``num_threads``
-    is the number of threads of this process; `RayWorkers` ignore it."""
+    """Return workers that train agents with the arguments ``job`` of `InnerLoop`. If ``num_workers`` is 1, they are
+    this process with ``num_threads`` threads, otherwise `RayWorkers` at ``ray_address``."""
     if num_workers == 1:
         return InnerLoop(*job, num_threads)
     return RayWorkers(job, num_workers, ray_address)
@@ -215,9 +218,9 @@ def _work(job: Job, *arguments: Any, **options: Any) -> Outcome | None:
 
 @functools.lru_cache(maxsize=1)
 def _worker_loop(*job: Any) -> InnerLoop:
-    """Return the `InnerLoop` with the arguments ``job``, the game last. A worker process keeps only the latest one."""
+    """Return the `InnerLoop` with the arguments ``job``. A worker process keeps only the latest loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    import_module("gamename", job[-1])  # a game ``module:Env-v0`` exists after an import of its module
+    import_module("gamename", job[-1])  # the last argument is the game; ``module:Env-v0`` needs an import of its module
     return InnerLoop(*job)
 
 
@@ -235,9 +238,9 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _error_of_task(error: Any, worker: str) -> Exception:
-    """Return the exception to raise for Ray's ``error`` of a task. If the task raised a UserError, return that. If it
-    raised any other exception, return ``error``, which shows its traceback. If the process of the ``worker`` died or
-    did not start, return a UserError."""
+    """Return the exception to raise for Ray's ``error`` of a task. If the task raised a UserError, this is the
+    exception. If it raised any other exception, ``error`` is returned, which shows its traceback. If the process of
+    the task died or did not start, a new UserError names it as ``worker``."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

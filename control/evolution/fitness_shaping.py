@@ -2,8 +2,8 @@
 
 The n members of a population are perturbed copies of a search's mean. All functions take their fitness ``[n]`` (higher
 is better), and compute in float64. A member has **failed** if its fitness is NaN, infinite or beyond the range of
-float32 (about 3.4e38), because differences of larger numbers overflow. Every rule ranks failed members below all sound
-ones.
+float32 (about 3.4e38), because differences of larger numbers overflow. Other members are **sound**. Every rule ranks
+failed members below all sound members.
 
 If a rule sorts members and two are equal, the lower index counts as better (a stable sort). Failed members are last, by
 index. `centred_ranks` and `shared_utilities` give equal members equal numbers instead.
@@ -17,18 +17,18 @@ MARGIN = 1e-6  # a member counts as better than the mean if its fitness exceeds 
 LARGEST = torch.finfo(torch.float32).max
 
 
-def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the fitness ``[n]`` in float64, and the mask ``[n]`` of sound members. Failed members (NaN, infinite or
-    beyond float32) get the worst fitness of the sound ones. If no member is sound, the fitness is all zeros."""
+def replace_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the fitness ``[n]`` in float64, and a mask ``[n]``, True for members that have not failed. Failed members
+    get the lowest fitness of the other members. If all members failed, the fitness is all zeros."""
     fitness = fitness.to(torch.float64)
     sound = fitness.abs() <= LARGEST  # false for NaN
     worst = fitness[sound].min() if sound.any() else fitness.new_zeros(())
     return torch.where(sound, fitness, worst), sound
 
 
-def failures_last(fitness: Tensor) -> Tensor:
+def mask_failures(fitness: Tensor) -> Tensor:
     """Return the fitness ``[n]`` in float64 with every failed member set to -infinity, so that a sort puts it last."""
-    sound_fitness, sound = without_failures(fitness)
+    sound_fitness, sound = replace_failures(fitness)
     return sound_fitness.masked_fill(~sound, -torch.inf)
 
 
@@ -53,14 +53,14 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     Source: synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, setting ``score_transform_type``. In kinds 6
     and 7 the paper's code first divides by max F - S + 1e-9; this cancels and is left out here. Its sort is not stable.
     """
-    sound_fitness, sound = without_failures(fitness)
+    sound_fitness, sound = replace_failures(fitness)
     weights = torch.zeros_like(sound_fitness)
     if not sound.any():
         return weights
     if kind == 0:
         low, high = sound_fitness.aminmax()
         return (sound_fitness - low) / (high - low + 1e-9)
-    best_first = failures_last(fitness).sort(descending=True, stable=True).indices
+    best_first = mask_failures(fitness).sort(descending=True, stable=True).indices
     if kind <= 3:
         weights[best_first] = _weights_by_rank(kind, len(fitness))
         return weights
@@ -84,7 +84,7 @@ def _weights_by_rank(kind: int, n: int) -> Tensor:
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
     weights = nes_utilities(n) if kind == 2 else _log_ranks(n)
-    return weights / weights[0] if weights[0] > 0 else weights  # for kind 2 and n = 1, the only weight is 0
+    return weights / weights[0] if weights[0] > 0 else weights  # the only weight is 0 for kind 2 and n = 1
 
 
 def _log_ranks(n: int) -> Tensor:
@@ -103,17 +103,17 @@ def nes_utilities(n: int) -> Tensor:
 
 
 def shared_utilities(fitness: Tensor) -> Tensor:
-    """Return each member's utility by its rank (`nes_utilities`), ``[n]``. Equal members get the mean of their
-    utilities, so that a plateau does not move the search."""
-    return _by_rank(fitness, nes_utilities(len(fitness)))
+    """Return each member's utility by its rank (`nes_utilities`), ``[n]``. Members with equal fitness get the mean of
+    their utilities, so that a plateau does not move the search."""
+    return _values_by_rank(fitness, nes_utilities(len(fitness)))
 
 
-def _by_rank(fitness: Tensor, values: Tensor) -> Tensor:
-    """Give the best of n members the first of ``values [n]`` (float64), the second best the second, and so on. Members
-    with equal fitness get the mean of their values: for ``fitness`` (5, 7, 5) and ``values`` (4, 2, 1), the result is
-    (1.5, 4, 1.5). The members keep their order."""
+def _values_by_rank(fitness: Tensor, values: Tensor) -> Tensor:
+    """Return a value for each of n members, ``[n]``: the best member gets the first of ``values [n]`` (float64), the
+    second best the second, and so on. Members with equal fitness get the mean of their values: for ``fitness``
+    (5, 7, 5) and ``values`` (4, 2, 1), the result is (1.5, 4, 1.5)."""
     # Groups of members with equal fitness, best first: the group of each member [n], and the size of each group.
-    _, group_of_member, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
+    _, group_of_member, sizes = (-mask_failures(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]
     sums = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, values)
     group_means = sums / sizes
@@ -121,8 +121,8 @@ def _by_rank(fitness: Tensor, values: Tensor) -> Tensor:
 
 
 def centred_ranks(fitness: Tensor) -> Tensor:
-    """Return ranks ``[n]`` float64 from -0.5 (worst) to 0.5 (best); 0 if n = 1. Equal members get their mean rank, and
-    so do all failed ones.
+    """Return ranks ``[n]`` float64 from -0.5 (worst) to 0.5 (best); 0 if n = 1. Members with equal fitness get the mean
+    of their ranks, and so do failed members.
 
     Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning", section
     2.1 (fitness shaping). Their code breaks ties by index.
@@ -130,4 +130,4 @@ def centred_ranks(fitness: Tensor) -> Tensor:
     n = len(fitness)
     ranks = torch.arange(n - 1, -1, -1, dtype=torch.float64)  # 0 is the worst
     mean_rank, highest_rank = (n - 1) / 2, n - 1
-    return (_by_rank(fitness, ranks) - mean_rank) / max(highest_rank, 1)  # 1: no division by 0 if n = 1
+    return (_values_by_rank(fitness, ranks) - mean_rank) / max(highest_rank, 1)  # 1: no division by 0 if n = 1

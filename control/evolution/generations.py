@@ -29,9 +29,9 @@ def add_visited_states(
     mean: Tensor, factory: ProxyFactory, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` of a search, with its initial states replaced by states from real episodes if the
-    settings require that. The policy that has the highest rewards in the proxy ``mean`` plays the episodes, which
-    ``seed`` and ``generation`` determine. ``count_steps`` is called with the number of their steps. If ``scaled``, the
-    inputs of the proxy's networks are scaled to these states."""
+    settings require that. The policy with the highest rewards in the proxy ``mean`` plays these episodes. ``seed`` and
+    ``generation`` determine them, and ``count_steps`` is called with the number of their steps. If ``scaled``, the
+    inputs of the proxy's networks are scaled to the new states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
     get_obs = partial(visited_states, game=factory.game, seed=state_seed, count_steps=count_steps)
     return factory.with_visited_states(mean, get_obs, scaled)
@@ -48,11 +48,11 @@ def generation_agents(
 ) -> tuple[Tensor, list[int]]:
     """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``.
 
-    There are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the
-    ``mean [D]`` unless it is None. ``num_implementations`` is the number of agent implementations. The generation has a
-    ``number``, from 1, and a ``name`` from which the seeds are derived.
+    The first agents are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``. Unless ``mean [D]`` is
+    None, ``center_agents`` agents for it follow. ``number`` is the number of the generation, from 1. The agents' seeds
+    are derived from ``seed`` and ``name``. ``num_implementations`` is the number of implementations among the agents.
     """
-    # The index of the implementation of all agents in this generation. None: the agents take turns.
+    # Index of the implementation of all agents in this generation. None: implementations alternate between the agents.
     kind = (number - 1) % num_implementations if config.agents_take_turns == "generations" else None
     # With common random numbers, every proxy gets agents with the same seeds.
     repeats = len(population) if config.common_random_numbers else 1
@@ -66,11 +66,15 @@ def generation_agents(
 
 
 def population_fitness(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the fitness ``[P]`` of the proxies, the fitness ``[P]`` by which the strategy ranks, and the scores of the
-    agents on the mean, from the ``scores [N]`` of the agents of `generation_agents`. ``population`` is P.
+    """Compute the fitness of a generation from the ``scores [N]`` of the agents of `generation_agents`.
 
-    The fitness of a proxy is the average score of its agents. The strategy ranks by it or, with ``config.rank_apart``,
-    by their average rank: the first agents of all proxies are ranked among each other, then the second agents, ...
+    :param population: the number P of proxies.
+    :return: the fitness ``[P]`` of the proxies, the fitness ``[P]`` by which the strategy ranks them, and the scores of
+        the agents on the mean.
+
+    The fitness of a proxy is the average score of its agents. The strategy ranks proxies by their fitness or, with
+    ``config.rank_apart``, by the average rank of their agents: the first agents of all proxies are ranked among each
+    other, then the second agents, and so on.
     """
     num_agents = population * config.agents_per_proxy
     scores_by_proxy = scores[:num_agents].view(population, config.agents_per_proxy)
@@ -86,9 +90,9 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
 
 @dataclass
 class InitialSearch:
-    """Chooses the initial mean of a search. ``num_implementations`` is the number of the agents' implementations.
-    ``train`` trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``. ``count_steps`` is called with the
-    other real steps."""
+    """Chooses the initial mean of a search. ``num_implementations`` is the number of implementations among the agents.
+    ``train(proxies [N, D], seeds [N])`` trains and tests fresh agents. ``count_steps`` is called with the number of
+    real steps that are not part of ``train``."""
 
     config: SearchConfig
     factory: ProxyFactory
@@ -100,8 +104,8 @@ class InitialSearch:
     def mean(self) -> Tensor:
         """Return the initial mean ``[D]``. With ``start_from``, it is the proxy of that name, or a proxy cloned from
         the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies, by the fitness of
-        perturbed copies or, with ``initial_generations``, by short searches. The choice matters: of more than half of
-        all random bandits, perturbed copies have the same fitness."""
+        perturbed copies or, with ``initial_generations``, by short searches. The choice matters, because in more than
+        half of all random bandits all perturbed copies have the same fitness."""
         config, factory, seed = self.config, self.factory, self.seed
         if config.start_from is not None:
             if is_teacher(config.start_from):
@@ -119,14 +123,14 @@ class InitialSearch:
 
     def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
         """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest
-        average fitness. One agent trains on each copy. All these agents have the same seed, apart from the remainder
-        that selects an implementation (`fresh_seeds`)."""
+        average fitness. One agent trains on each copy. All these agents have the same seed, except for the remainder
+        that selects their implementation (`fresh_seeds`)."""
         num_copies, factory = self.config.initial_members, self.factory
         proxies: list[Tensor] = []
         for i, candidate in enumerate(candidates):
             streams = Streams([derive_seed(self.seed, f"initial perturbation {i}")])
             mean = factory.searched_part(candidate)  # the numbers [K] that a search changes
-            noise = streams.normal(num_copies, len(mean))[0]  # [copies, K], of the only stream
+            noise = streams.normal(num_copies, len(mean))[0]  # [copies, K]; 0 is the index of the only stream
             proxies.append(factory.with_searched_part(mean + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.num_implementations  # a multiple of `num_implementations`
@@ -138,9 +142,10 @@ class InitialSearch:
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
-        search. After every ``generations`` generations, the better half goes on (successive halving)."""
+        search. After every ``generations`` generations, the better half of the searches continues (successive
+        halving)."""
         means = map(self.factory.searched_part, candidates)  # the numbers [K] that a search changes
-        # By row of ``candidates``.
+        # Row of ``candidates`` -> the strategy of the search that began there.
         strategies = {row: STRATEGIES[self.config.strategy](self.config, mean) for row, mean in enumerate(means)}
         generations_done = 0
         while len(strategies) > 1:
@@ -157,8 +162,9 @@ class InitialSearch:
         return self.factory.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
-        """Make generation ``number`` of several searches, and move their means. ``strategies`` has each search by the
-        row of its initial mean in ``candidates [C, D]``. Return the fitness of the means before the move, by row."""
+        """Make generation ``number`` of several searches, and move their means. ``strategies`` maps the row of an
+        initial mean in ``candidates [C, D]`` to the strategy of its search. Return row -> fitness of the mean before
+        the move."""
         config, factory, seed = self.config, self.factory, self.seed
         name = f"generation {number} of the first searches"
         noise_by_row: dict[int, Tensor] = {}
@@ -166,7 +172,9 @@ class InitialSearch:
         all_seeds: list[int] = []
         for row, strategy in strategies.items():
             streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
-            noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # index of the only stream
+            noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[
+                0
+            ]  # 0 is the index of the only stream
             population = factory.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
             mean_proxy = factory.with_searched_part(strategy.mean, candidates[row])
             proxies, seeds = generation_agents(

@@ -41,9 +41,13 @@ _TRAINING_FRACTION = 0.9  # fraction of the progress that is training; the rest 
 
 
 @dataclass
-class Trained:
-    """N agents after training: their greedy ``policy``, whether their weights are ``finite [N]``, their numbers of
-    ``steps`` and ``episodes`` ``[N]``, and the results of T tests during training, ``curve [N, T]``."""
+class TrainedAgents:
+    """N agents after training.
+
+    ``policy`` chooses the greedy actions of all agents. ``finite [N]`` is whether all weights of an agent are finite.
+    ``steps`` and ``episodes`` ``[N]`` count its training. ``curve [N, T]`` has the mean returns of T tests during
+    training.
+    """
 
     policy: Policy
     finite: Tensor
@@ -56,9 +60,10 @@ class Trained:
 class Outcome:
     """Results of N agents on the real environment.
 
-    ``returns`` and ``lengths`` ``[N, K]`` are from the test episodes after training. ``curve [N, T]`` are the mean
-    returns of T tests during training. Returns are NaN if an agent's weights are no longer finite. ``steps`` and
-    ``episodes`` ``[N]`` count the training. ``test_steps`` is the number of steps in all tests.
+    ``returns`` and ``lengths`` ``[N, K]`` are from K test episodes of each agent after training. ``curve [N, T]`` has
+    the mean returns of T tests during training. Returns are NaN if an agent's weights are no longer finite. ``steps``
+    and ``episodes`` ``[N]`` count the training. ``test_steps`` is the number of environment steps in all tests,
+    ``train_seconds`` and ``test_seconds`` are durations.
     """
 
     returns: Tensor
@@ -76,30 +81,30 @@ class Outcome:
         return self.returns.mean(1)
 
     @classmethod
-    def joined(cls, parts: Sequence["Outcome"]) -> "Outcome":
-        """Concatenate the agents of ``parts`` in order, and add up the counts and seconds. Curves are cut to the
-        shortest one, because agents with more environments may have one test less during training."""
-        num_tests = min(part.curve.shape[1] for part in parts)
-        parts = [dataclasses.replace(part, curve=part.curve[:, :num_tests]) for part in parts]
-        joined: dict[str, Any] = {}
+    def concatenate(cls, outcomes: Sequence["Outcome"]) -> "Outcome":
+        """Return the results of all agents in ``outcomes``, in order, with the sums of test steps and seconds. Curves
+        are cut to the shortest curve, because agents with more environments may have one test less."""
+        num_tests = min(outcome.curve.shape[1] for outcome in outcomes)
+        shortened = [dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests]) for outcome in outcomes]
+        fields: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            values = [getattr(part, field.name) for part in parts]
-            joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else sum(values)
-        return cls(**joined)
+            values = [getattr(outcome, field.name) for outcome in shortened]
+            fields[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else sum(values)
+        return cls(**fields)
 
 
 def fresh_seeds(seed: int, name: str, count: int, num_implementations: int = 1, index: int | None = None) -> list[int]:
-    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. The remainder of a
-    seed, divided by ``num_implementations``, is the index of the agent's implementation. For two implementations, the
+    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. A seed also selects the implementation
+    of its agent: ``agent_seed % num_implementations`` is the index of the implementation. For two implementations, the
     indices are 0, 1, 0, 1, ... or, if ``index`` is not None, always ``index``."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     indices = range(count) if index is None else [index] * count
     pairs = zip(base_seeds, indices, strict=True)
-    return [base - base % num_implementations + i % num_implementations for base, i in pairs]  # the remainder becomes i
+    return [base - base % num_implementations + i % num_implementations for base, i in pairs]
 
 
-def by_implementation(implementations: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean score of each implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``. Agent i has the
+def implementation_means(implementations: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
+    """Return the mean score by implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``, of N agents. Agent i has the
     implementation ``implementations[seeds[i] % len(implementations)]`` (`fresh_seeds`) and the score ``scores[i]``. NaN
     scores are ignored. Implementations without a finite score are left out."""
     indices_of_agents = torch.tensor([seed % len(implementations) for seed in seeds])
@@ -119,21 +124,21 @@ def train(
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
     watch: Watch | None = None,
-) -> Trained:
+) -> TrainedAgents:
     """Train the M agents of ``loop`` for up to ``steps`` steps of every environment. The training of an agent ends
     earlier if ``rule`` says so, or after ``episodes`` episodes.
 
-    After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
-    have ended are tested with their final weights. When all have ended, no more tests follow. ``watch`` is called with
-    the finished fraction.
+    After every ``test_every`` steps of every environment, ``test(policy, k)`` returns the mean returns ``[M]`` of test
+    k = 0, 1, ... Agents whose training has ended are tested with their final weights. There are no tests after the end
+    of all trainings. ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
-    agent.budget = (loop.steps + steps) * envs  # schedules of the agent, such as epsilon, depend on it
+    agent.budget = (loop.steps + steps) * envs  # schedules of the agent, such as epsilon's, depend on its budget
     running = torch.ones(members, dtype=torch.bool)
-    weights = agent.flat_parameters.clone()  # [M, D], final for agents that have ended
-    steps_taken = torch.full((members,), steps * envs)  # fewer for agents that end earlier
+    weights = agent.flat_parameters.clone()  # [M, D], final for agents whose training has ended
+    steps_taken = torch.full((members,), steps * envs)  # fewer for agents whose training ends early
     num_episodes = torch.zeros(members, dtype=torch.int64)
     curve = [torch.zeros(members, 0)]  # a column [M, 1] for each test follows
     stops_early = rule is not None or episodes is not None
@@ -145,14 +150,14 @@ def train(
             steps_to_test = test_every - steps_done % test_every
             next_steps = min(next_steps, steps_to_test)
         if watch is not None:
-            # Fraction of all agents' steps.
+            # Remaining fraction of the steps of all agents.
             remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, math.ceil(_WATCH_STEPS / envs))
         # If agents may stop early, the steps pause at the end of an episode.
         for ended in loop.advance(next_steps, running, pause=stops_early):
             if stops_early:
-                ended = ended.select_members(running)  # rules may be slow, so they get no episodes of other members
+                ended = ended.select_members(running)  # rules may be slow, so they get only episodes of running agents
                 num_episodes += torch.bincount(ended.members, minlength=members)
                 is_done = torch.zeros_like(ended.members, dtype=torch.bool)
                 if rule is not None and len(ended.members):
@@ -173,29 +178,30 @@ def train(
     if not stops_early:
         num_episodes = agent.episodes - start_episodes
     is_finite = weights.isfinite().all(1)
-    return Trained(agent.with_weights(weights), is_finite, steps_taken, num_episodes, torch.cat(curve, 1))
+    return TrainedAgents(agent.with_weights(weights), is_finite, steps_taken, num_episodes, torch.cat(curve, 1))
 
 
 class InnerLoop:
     """Trains agents on proxies of one kind, and tests them on one real environment, all in this process.
 
-    ``agent`` names the agents' implementation. If it names several, separated by commas, each agent's seed selects one
-    (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), and ``game`` names the real environment.
-    Agents that train in machine code are divided among ``threads``, whose number does not change results. The
-    constructor configures torch, because results could otherwise differ between processes.
+    ``config`` has the settings of the search. ``agent`` is the name of the agents' implementation, or several names
+    separated by commas; then each agent's seed selects its implementation (`fresh_seeds`). ``agent_config`` has the
+    settings of the agents (`models.mixture`), and ``game`` is the name of the real environment. Agents that train in
+    machine code are divided among ``threads`` threads, which do not change results. The constructor configures torch,
+    because results could otherwise differ between processes.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
         configure_torch()
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
         self.implementations = parse_agents(agent)
-        # The class of the first implementation; `for_implementation` sets another one.
+        # The class of the first implementation; `for_implementation` sets another class.
         self.agent_class: type[InnerAgent] = agent_class(self.implementations[0])
         self.factory = proxy_factory(config, game)
         # The module of machine code, whose import needs Numba; None for training in torch.
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
-        self._test_steps = 0  # real steps of tests, in the current batch of agents
+        self._test_steps = 0  # number of environment steps in tests of the current batch of agents
 
     def run(
         self,
@@ -207,13 +213,13 @@ class InnerLoop:
         **changes: Any,
     ) -> Outcome:
         """Train N new agents of ``seeds [N]`` and test them on the real environment. Agent i trains on the proxy with
-        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment. With ``by_target``, no
-        agent is trained; the tests run the policy with the highest rewards in each proxy.
+        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment.
 
-        ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
-        ``watch`` is called with the finished fraction of the work.
+        If ``by_target``, no agent is trained: the tests play the policy with the highest rewards in each proxy. If
+        ``sample_all``, all hyperparameters that can be sampled are sampled for each agent. ``changes`` replace settings
+        of the search. ``watch`` is called with the finished fraction of the work.
         """
-        configure_torch()  # again, because the current thread may be another one
+        configure_torch()  # again, because the current thread may not be the thread of the constructor
         loop = copy.copy(self)
         loop.config = dataclasses.replace(self.config, **changes)
         outcomes: list[Outcome] = []
@@ -224,16 +230,17 @@ class InnerLoop:
             batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
             outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
             order += rows
-        fields: dict[str, Any] = vars(Outcome.joined(outcomes))
+        fields: dict[str, Any] = vars(Outcome.concatenate(outcomes))
         inverse = torch.tensor(order).argsort()  # sorts the outcome by the agents' order in ``seeds``
         fields |= {name: value[inverse] for name, value in fields.items() if isinstance(value, Tensor)}
         return Outcome(**fields)
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
-        """Divide N agents into batches that can be trained together: of one implementation, with networks of one shape,
-        and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        """Divide N agents into batches that can train together. The agents of a batch have the same implementation and
+        networks of the same shape, and are few enough for the memory. Yield for each batch its loop and the indices of
+        its agents in ``seeds [N]``. ``sample_all`` is as in `run`."""
         spaces = self.factory.spaces
-        # In a grid world, an observation counts as one number, its cell.
+        # In a grid world, an observation is stored as a single number, its cell.
         obs_size = 1 if isinstance(make_dynamics(self.game), CellTable) else math.prod(spaces.obs_shape)
         size = max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
         for index, implementation in enumerate(self.implementations):
@@ -245,28 +252,28 @@ class InnerLoop:
             if sample_all:
                 config = loop.agent_config  # the default ``vary`` names all hyperparameters that can be sampled
                 loop.agent_config = dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
-            # Agents of a group have networks of one shape; `groups` returns positions in ``indices``.
+            # Agents of a group have networks of the same shape; `groups` returns positions in ``indices``.
             for positions in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
                 group = [indices[position] for position in positions]
                 for first in range(0, len(group), size):
                     yield loop, group[first : first + size]
 
     def for_implementation(self, implementation: str) -> "InnerLoop":
-        """Return a copy of this loop for one of its ``implementations`` of agents."""
+        """Return a copy of this loop that trains only agents of ``implementation``, one of its implementations."""
         loop = copy.copy(self)
         loop.agent_config = config_of(self.agent_config, implementation, self.implementations)
         loop.implementations, loop.agent_class = [implementation], agent_class(implementation)
         return loop
 
     def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool) -> Outcome:
-        """Train and test a batch of agents (`_batches`); see `run` for the arguments."""
+        """Train and test a batch of agents (`_batches`). The arguments are as in `run`."""
         start_time = time.perf_counter()
         self._test_steps = 0
         if by_target:
             assert proxies is not None
             policy = self.factory.parameters.target(proxies)  # the policy with the highest rewards
             zeros, no_curve = torch.zeros(len(seeds), dtype=torch.int64), torch.zeros(len(seeds), 0)
-            trained = Trained(policy, proxies.isfinite().all(1), steps=zeros, episodes=zeros, curve=no_curve)
+            trained = TrainedAgents(policy, proxies.isfinite().all(1), steps=zeros, episodes=zeros, curve=no_curve)
         else:
             loop = self.begin(proxies, list(seeds))
             trained = self.train_to_end(loop, with_tests=True, watch=watch_part(watch, 0, _TRAINING_FRACTION))
@@ -291,7 +298,7 @@ class InnerLoop:
         """Do nothing; `RayWorkers` have processes to stop."""
 
     def runs_compiled(self) -> bool:
-        """Return whether some of the agents, with these settings, train in machine code."""
+        """Return whether agents of at least one of the implementations train in machine code."""
         if self.compiled is None:
             return False
         loops = [self.for_implementation(implementation) for implementation in self.implementations]
@@ -299,18 +306,20 @@ class InnerLoop:
         return any(map(self.compiled.can_compile_agent, agents))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Return the loop of fresh agents of ``seeds [N]`` before their first step, on ``proxies [N, D]`` or, if None,
-        on the real environment. The agents must have one implementation and networks of one shape."""
+        """Return the loop of fresh agents of ``seeds [N]`` before their first step. Agent i trains on the proxy with
+        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment. The agents must have the
+        same implementation and networks of the same shape."""
         agent = self.agent_class(self.agent_config, self.factory.spaces, seeds)
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
         else:
-            environment = self.factory.environment(proxies, agent)  # in which the agent trains on the proxies
+            environment = self.factory.environment(proxies, agent)
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
-    def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> Trained:
+    def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> TrainedAgents:
         """Train the new agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
-        them every ``test_every`` steps (None: never). The returned policy acts in the real environment."""
+        them after every ``config.test_every`` steps, unless that is None. ``watch`` is called with the finished
+        fraction. The returned policy acts in the real environment."""
         config, agent = self.config, loop.agent
         compiled = self.compiled
         if compiled is not None and not compiled.can_compile(loop):
@@ -346,16 +355,18 @@ class InnerLoop:
         return trained
 
     def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:
-        """Return the mean return ``[M]`` of a policy in test ``number`` from 0, with ``seeds [M, tests, K]``."""
+        """Return the mean return ``[M]`` of a policy in test ``number`` (0, 1, ...). Its K episodes have the seeds
+        ``seeds[:, number]``, out of ``seeds [M, tests, K]``."""
         return self._rollout(policy, real, seeds[:, number]).returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
-        """Play K greedy test episodes of each of M agents on the real environment, by the agents' ``seeds [M]``."""
+        """Play K greedy test episodes of each of M agents on the real environment. The agents' ``seeds [M]`` determine
+        the episodes."""
         with contextlib.closing(self._test_environment(policy.members)) as real:
             return self._rollout(policy, real, lockstep_streams(seeds, "tests").episode_seeds(real.envs))
 
     def _test_environment(self, members: int) -> Environment:
-        """Return the real environment with the K test episodes of each of ``members`` agents."""
+        """Make the real environment for the K test episodes of each of ``members`` agents."""
         config = self.config
         return make_environment(self.game, members, config.test_episodes, time_limit=config.test_limit)
 
@@ -369,8 +380,8 @@ class InnerLoop:
         return episodes
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule that ends the training of agents early (``inner_rule``), or None for "budget". No agent ends
-        within its initial random episodes."""
+        """Return the rule ``config.inner_rule``, which ends the training of agents early, or None for "budget". No
+        training ends within the initial random episodes. ``members`` is the number of agents."""
         config, initial = self.config, self.agent_config.init_episodes
         window = config.early_out_num
         if config.inner_rule == "budget":
@@ -384,8 +395,9 @@ class InnerLoop:
         return Solved(members, window, config.solved_reward, initial, test)
 
     def _test_members(self, loop: StepLoop, members: Tensor) -> Tensor:
-        """Return the mean test return ``[N]`` of ``members`` (indices ``[N]``) with their current weights. The seeds of
-        the test episodes depend on a member's number of training episodes, so that each test has other episodes."""
+        """Test some agents with their current weights, and return the mean return ``[N]`` of each. ``members [N]`` are
+        their indices in ``loop``. The seeds of the test episodes depend on an agent's number of training episodes, so
+        that each test has different episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         episode_counts = agent.episodes.tolist()

@@ -1,5 +1,9 @@
 """Objectives of a search: the fitness of proxies (learned environments or rewards) from the results of N agents that
-trained on them. `Outcome.curve` ``[N, T]`` are the returns of each agent's T tests during training."""
+trained on them.
+
+An objective is a function of the results, an `Outcome`, and of the settings of the search. `Outcome.curve` ``[N, T]``
+has the returns of each agent's T tests during training.
+"""
 
 import math
 from typing import Any
@@ -11,15 +15,16 @@ from control.evolution.inner_loop import Outcome
 
 
 def final(outcome: Outcome, config: Any) -> Tensor:
-    """Return the mean return of the tests after training, ``[N]``, minus ``survival_bonus`` times the mean length of
-    these tests (Mania et al. 2018, arXiv 1803.07055)."""
+    """Return the mean return of each agent in its test episodes after training, ``[N]``, minus ``survival_bonus`` times
+    the mean length of these episodes (Mania et al. 2018, arXiv 1803.07055)."""
     mean_lengths = outcome.lengths.to(outcome.scores.dtype).mean(1)
     return outcome.scores - config.survival_bonus * mean_lengths
 
 
 def average(outcome: Outcome, config: Any) -> Tensor:
-    """Return the mean return of the tests during training, ``[N]``, without tests before ``average_from`` steps. A
-    solved test counts ``solved_bonus`` more. The mean is high if agents solve a task early and continue to solve it."""
+    """Return the mean return of each agent in its tests during training, ``[N]``, without tests before ``average_from``
+    steps. ``solved_bonus`` is added to the return of a solved test. The mean is high if agents solve a task early and
+    continue to solve it."""
     # Test i is after (i + 1) * test_every steps.
     first_test = max(0, math.ceil(config.average_from / config.test_every) - 1)
     scores = outcome.curve[:, first_test:]
@@ -31,13 +36,13 @@ def average(outcome: Outcome, config: Any) -> Tensor:
 
 def auc(outcome: Outcome, config: Any) -> Tensor:
     """Return the area under the curve of test returns over training steps, ``[N]``, in return times steps (Ferreira et
-    al. 2022, arXiv 2202.02790). Between two tests, the later one counts."""
+    al. 2022, arXiv 2202.02790). Between two tests, the return of the later test counts."""
     return outcome.curve.sum(1) * config.test_every
 
 
 def threshold(outcome: Outcome, config: Any) -> Tensor:
-    """Return minus the number of training steps, ``[N]``, minus ``unsolved_weight`` for each point of return that the
-    final test is below ``solved_reward`` (Ferreira et al. 2022, arXiv 2202.02790)."""
+    """Return minus the number of training steps of each agent, ``[N]``, minus ``unsolved_weight`` times the difference
+    by which its mean return after training is below ``solved_reward`` (Ferreira et al. 2022, arXiv 2202.02790)."""
     shortfall = (config.solved_reward - outcome.scores).clamp(min=0)
     return -outcome.steps.to(shortfall.dtype) - config.unsolved_weight * shortfall
 
@@ -49,22 +54,24 @@ def objective(outcome: Outcome, config: Any) -> Tensor:
     return fitness
 
 
-def first_stable(curve: Tensor, solved: float) -> Tensor:
+def first_stable_test(curve: Tensor, solved: float) -> Tensor:
     """Return for each of N agents the index of the first test from which on it solves all tests, ``[N]`` int64. ``curve
-    [N, T]`` are the returns of T tests. The index is T if the agent does not solve the last test."""
+    [N, T]`` has the returns of T tests; a test is solved by a return of at least ``solved``. The index is T if the
+    agent does not solve the last test."""
     is_unsolved = ~(curve >= solved)  # NaN too
     next_index = torch.arange(1, curve.shape[1] + 1)
-    return torch.where(is_unsolved, next_index, 0).amax(1)  # the test after the last unsolved one
+    return torch.where(is_unsolved, next_index, 0).amax(1)  # index of the test after the last unsolved test
 
 
 def stays_solved(curve: Tensor, solved: float) -> Tensor:
-    """Return whether agents solve every test in the second half of ``curve [N, T]``, ``[N]`` bool."""
+    """Return for each of N agents whether it solves every test in the second half of its tests, ``[N]`` bool. ``curve
+    [N, T]`` has the returns of T tests; a test is solved by a return of at least ``solved``."""
     return (curve[:, curve.shape[1] // 2 :] >= solved).all(1)
 
 
 def first_solved_test(curve: Tensor, solved: float) -> Tensor:
-    """Return the index of the first test with a return of at least ``solved``, for each of N agents: ``[N]`` int64.
-    ``curve [N, T]`` are the returns of T tests. The index is T if there is no such test."""
+    """Return for each of N agents the index of the first test with a return of at least ``solved``, ``[N]`` int64.
+    ``curve [N, T]`` has the returns of T tests. The index is T if there is no such test."""
     is_solved = curve >= solved
     first = is_solved.int().argmax(1)  # 0 also if there is none
     return torch.where(is_solved.any(1), first, curve.shape[1])

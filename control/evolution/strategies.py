@@ -28,7 +28,8 @@ from models.state import Stateful, check_like, require
 class Strategy(Stateful, ABC):
     """The base class of strategies. P is the size of the population, D the number of parameters.
 
-    ``mean [D]`` is float32. ``rows`` is the number of rows of noise for `ask`: P / 2 if mirrored, else P.
+    ``mean [D]`` is float32. ``rows`` is the number of rows of noise for `ask`: P / 2 if mirrored, else P. ``config``
+    has the settings of the search.
     """
 
     saved: ClassVar[tuple[str, ...]] = ("mean",)  # attributes that change from generation to generation
@@ -54,7 +55,7 @@ class Strategy(Stateful, ABC):
         Return ``update_norm`` (Euclidean length of the update), ``noise_std`` (after the update, mean over D) and
         ``failed`` (number of failed members).
         """
-        fitness = shaping.failures_last(fitness)
+        fitness = shaping.mask_failures(fitness)
         num_failed = int((fitness == -torch.inf).sum())
         old_mean = self.mean
         if num_failed < len(fitness):
@@ -67,9 +68,9 @@ class Strategy(Stateful, ABC):
 
     @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]`` in float64, by the formula of the class. `tell` stores it; a subclass updates its
-        other state here. ``noise [rows, D]`` is float64. ``fitness [P]`` is -infinity for failed members; at least one
-        member is sound. ``mean_score`` is the fitness of the old mean, which most strategies ignore."""
+        """Return the new mean ``[D]`` in float64, by the formula of the class, and update other state of the strategy.
+        ``noise [rows, D]`` is float64. ``fitness [P]`` is -infinity for failed members; at least one member is sound.
+        ``mean_score`` is the fitness of the old mean, which most strategies ignore."""
 
 
 class NES(Strategy):
@@ -115,8 +116,8 @@ class OpenAIES(Strategy):
         self.steps = 0
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
-        """Return the estimated gradient ``[D]``, by the formula of the class, minus weight decay. ``fitness [P]`` is of
-        the population that ``noise [rows, D]`` has perturbed."""
+        """Return the estimated gradient ``[D]``, by the formula of the class, minus weight decay. ``fitness [P]`` is
+        the fitness of the population ``ask(noise)``, for ``noise [rows, D]``."""
         utility = shaping.centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
@@ -173,12 +174,12 @@ class ARS(Strategy):
     mean <- mean + step_size / (pairs std F) sum_i (F_plus - F_minus) noise_i
 
     The sum, the number of pairs and the standard deviation are over the better half of the mirrored pairs, rounded up.
-    A pair is as good as its better member. A failed member counts as equal to the worst sound one. Addition to the
+    A pair is as good as its better member. A failed member counts as equal to the worst sound member. Addition to the
     published method: weight decay first multiplies the mean by 1 - weight_decay.
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        sound_fitness, _ = shaping.without_failures(fitness)
+        sound_fitness, _ = shaping.replace_failures(fitness)
         pairs = sound_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
         num_best = math.ceil(self.rows / 2)  # half of the pairs
         best_rows = pairs.amax(1).sort(descending=True, stable=True).indices[:num_best]
@@ -203,9 +204,9 @@ class ArchiveEntry(NamedTuple):
 
 
 class Archive:
-    """The ``size`` best means so far, by the fitness from fresh agents, best first.
+    """The ``size`` best means so far, best first, by the fitness from fresh agents.
 
-    The fitness of the best mean is the maximum of many noisy values, and so too high: evaluate it again.
+    The fitness of the best mean is the maximum of many noisy values, and so too high: evaluate the mean again.
     """
 
     def __init__(self, size: int):
@@ -214,7 +215,7 @@ class Archive:
 
     def offer(self, fitness: float, generation: int, mean: Tensor) -> None:
         """Add the ``mean [D]`` of a generation if it is among the best. Of two means with the same ``fitness``, the
-        earlier one is better. A mean with NaN or infinite fitness is not added."""
+        earlier mean is better. A mean with NaN or infinite fitness is not added."""
         if math.isfinite(fitness):
             self.entries.append(ArchiveEntry(fitness, generation, mean.clone()))
             self.entries.sort(key=lambda entry: entry.fitness, reverse=True)  # stable: equal entries keep their order

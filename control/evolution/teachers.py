@@ -4,8 +4,9 @@ The policy is an agent's checkpoint, an agent of stable-baselines3 or any functi
 controller. The rewards of such an environment show an agent the policy's action in each state. A reward made from a
 policy has its returns as potential.
 
-In shapes, N is the number of observations, S of numbers in an observation, A of actions or of numbers in an action, E
-of parallel environments, T of steps, and D of weights of a proxy (a synthetic environment or a reward).
+Shapes: N is the number of observations, S the size of an observation, A the number of discrete actions or the size of a
+continuous action, E the number of parallel environments, T the number of steps, and D the number of weights of a proxy
+(a synthetic environment or a reward).
 """
 
 import contextlib
@@ -45,12 +46,13 @@ Teacher = Callable[[Tensor], Tensor]
 CountSteps = Callable[[int], None]
 """A function that counts steps in the real environment: its argument is a number of new steps."""
 
-# Noise of actions: standard deviation relative to half the range or, if discrete, probability of a random action.
+# Noise levels: for continuous actions, standard deviations relative to half of the range; for discrete actions,
+# probabilities of a random action.
 _NOISE_LEVELS = (0.0, 0.3, 1.0)
 _ENVS_PER_LEVEL = 4
-_RETURN_ENVS = 32  # parallel environments of episodes with known returns
+_RETURN_ENVS = 32  # number of parallel environments in `TeacherEpisodes.returns`
 _SB3_VERSION_FILE = "_stable_baselines3_version"  # file in the archive of every agent of stable-baselines3
-# The class of an agent by an attribute that only its files store. TD3 also loads files of DDPG.
+# Attribute that only files of one class of agents have -> this class. TD3 also loads files of DDPG.
 _SB3_CLASSES = {
     "clip_range": "PPO",
     "gae_lambda": "A2C",
@@ -58,7 +60,6 @@ _SB3_CLASSES = {
     "target_entropy": "SAC",
     "target_policy_noise": "TD3",
 }
-_SB3_DESCRIPTION = ", an agent of stable-baselines3"  # follows the name of the file in errors
 
 
 def is_teacher(source: str) -> bool:
@@ -70,10 +71,9 @@ def is_teacher(source: str) -> bool:
     return ":" in source  # names of this project's proxies have no colon
 
 
-def policy_error(source: str, problem: str, allowed: str) -> SettingError:
-    """Return the error for a policy ``source`` that cannot be used. In the message, ``problem`` follows its name
-    directly, so it begins with a comma or a colon."""
-    return SettingError(f"start_from is {source!r}{problem}; allowed: {allowed}", "start_from")
+def _start_error(message: str) -> SettingError:
+    """Return the error about the setting ``start_from``, which names the policy."""
+    return SettingError(message, "start_from")
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
@@ -95,20 +95,26 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
-            problem = f", which gives {list(output.shape)} numbers for {len(obs)} observations"
-            raise policy_error(source, problem, f"{[len(obs), *shape]}")
+            raise _start_error(
+                f"start_from is {source!r}, which gives {list(output.shape)} numbers for {len(obs)} observations; "
+                f"allowed: {[len(obs), *shape]}"
+            )
         if not output.float().isfinite().all():
-            raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
+            raise _start_error(
+                f"start_from is {source!r}, which gives numbers that are not finite; allowed: finite numbers"
+            )
         if wants_values:
             return output.float()
         if not isinstance(actions, Discrete):
             return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
-        numbers = output.long()
-        is_valid = (output == numbers) & (numbers >= 0) & (numbers < actions.n)
+        indices = output.long()
+        is_valid = (output == indices) & (indices >= 0) & (indices < actions.n)
         if not is_valid.all():
-            problem = f", which gives the action {output[~is_valid][0].item()}"
-            raise policy_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
-        return numbers
+            raise _start_error(
+                f"start_from is {source!r}, which gives the action {output[~is_valid][0].item()}; "
+                f"allowed: whole numbers, 0 to {actions.n - 1}"
+            )
+        return indices
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors of an unsuitable policy now
@@ -116,19 +122,21 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
 
 
 def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Import the user's function ``module:function``, and return it as a policy on tensors. The function returns
-    actions of the environment, and the policy counts discrete actions from 0. Raises SettingError if the import fails.
-    The returned policy raises it if the user's function fails."""
+    """Import the user's function ``source``, ``module:function``, and return it as a policy on tensors. With
+    ``wants_values``, its results are action values. Otherwise they are actions of the environment ``game``, and the
+    policy converts discrete actions to indices from 0. Raises SettingError if the import fails. The returned policy
+    raises it if the user's function fails."""
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
-        problem = f": {first_line(error)}" if module else ": no such file or folder"
-        raise policy_error(
-            source, problem, "a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
+        reason = first_line(error) if module else "no such file or folder"
+        raise _start_error(
+            f"start_from is {source!r}: {reason}; "
+            "allowed: a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
         ) from error
 
-    action_indices = None
+    action_indices = None  # function from actions of the environment to indices; None if they are not converted
     if not wants_values:
         with contextlib.closing(make_environment(game, 1, 1)) as real:
             if isinstance(real, GymnasiumEnvironment) and isinstance(real.spaces.actions, Discrete):
@@ -140,28 +148,36 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
             output = np.asarray(function(obs.numpy()))
             return torch.as_tensor(output if action_indices is None else action_indices(output))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
-            problem = f", which failed: {first_line(error)}"
-            raise policy_error(source, problem, "a function of observations [N, S]") from error
+            raise _start_error(
+                f"start_from is {source!r}, which failed: {first_line(error)}; "
+                "allowed: a function of observations [N, S]"
+            ) from error
 
     return act
 
 
 def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Load an agent, and return the greedy policy of its first member or, with ``wants_values``, its action values.
-    Raises SettingError if there is no checkpoint, the agent is of another game, or it has no action values."""
+    """Load the agent in the run folder or checkpoint ``source``. Return the greedy policy of its first member or, with
+    ``wants_values``, the function from observations to its action values. Raises SettingError if there is no
+    checkpoint, if the agent was trained on another environment than ``game``, or if it has no action values."""
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
-        problem = f", neither a proxy nor a policy: {str(error).partition('; allowed')[0]}"
-        allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
-        raise policy_error(source, problem, allowed) from error
+        raise _start_error(
+            f"start_from is {source!r}, neither a proxy nor a policy: {str(error).partition('; allowed')[0]}; "
+            "allowed: a proxy's file, run folder or name; where a proxy can be made of it, a policy"
+        ) from error
     run = checkpoint.settings.run
     if family(run.implementation).learns_from == "evolution":
-        raise policy_error(source, ", a search without a winner", "a proxy, or an agent's checkpoint")
+        raise _start_error(
+            f"start_from is {source!r}, a search without a winner; allowed: a proxy, or an agent's checkpoint"
+        )
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
-        raise policy_error(source, f", an agent on {run.gamename}", f"one on {game}")
+        raise _start_error(f"start_from is {source!r}, an agent on {run.gamename}; allowed: one on {game}")
     if wants_values and not hasattr(agent_class(run.implementation), "values"):
-        raise policy_error(source, f", but {run.implementation} has no value of each action", "clone_of actions")
+        raise _start_error(
+            f"start_from is {source!r}, but {run.implementation} has no value of each action; allowed: clone_of actions"
+        )
     with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
@@ -170,7 +186,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     def act(obs: Tensor) -> Tensor:
         """Return the action values ``[N, A]`` or the greedy actions for ``obs [N, S]``."""
         if wants_values:
-            return agent.values(obs.expand(agent.members, *obs.shape))[0]  # the first member's, of [M, N, A]
+            return agent.values(obs.expand(agent.members, *obs.shape))[0]  # values [M, N, A] of the first member
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
         return first_member_actions(policy, obs)
 
@@ -178,6 +194,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
 
 def _is_sb3_agent(source: str) -> bool:
+    """Return whether ``source`` is the file of an agent of stable-baselines3."""
     try:
         with zipfile.ZipFile(source) as archive:
             return _SB3_VERSION_FILE in archive.namelist()
@@ -188,19 +205,22 @@ def _is_sb3_agent(source: str) -> bool:
 def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Callable[[Tensor], Tensor]:
     """Return the greedy policy of the agent of stable-baselines3 in the file ``source``. It is a function from
     observations ``[N, S]`` to actions or, with ``wants_values``, to action values (DQN only). Loading the file can run
-    any code in it. Raises SettingError if the agent cannot be loaded, or if it has other spaces."""
+    any code in it. Raises SettingError if the agent cannot be loaded, or if its spaces are not ``spaces``."""
     model = _load_sb3_model(source)
     obs_space, action_space = model.observation_space, model.action_space
     is_discrete = isinstance(spaces.actions, Discrete)
-    is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
+    is_cell = type(obs_space).__name__ == "Discrete"  # observations are indices of cells, one-hot in ``spaces``
     has_shape = is_cell or obs_space.shape == spaces.obs_shape  # `predict` takes no flattened observations
     if not has_shape or not equals_spaces(obs_space, action_space, spaces):
-        problem = f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}"
-        allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
-        raise policy_error(source, problem, allowed)
+        raise _start_error(
+            f"start_from is {source!r}, an agent of stable-baselines3 for {obs_space} and {action_space}; "
+            f"allowed: one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
+        )
     if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
-        problem = f"{_SB3_DESCRIPTION}, but {type(model).__name__} has no value of each action"
-        raise policy_error(source, problem, "clone_of actions")
+        raise _start_error(
+            f"start_from is {source!r}, an agent of stable-baselines3, but {type(model).__name__} has no value of each "
+            "action; allowed: clone_of actions"
+        )
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
@@ -231,10 +251,10 @@ def _load_sb3_model(source: str) -> Any:
         custom_objects: dict[str, Any] = {"buffer_size": 1, **dict.fromkeys(schedules, lambda progress: 0.0)}
         return getattr(library, class_name).load(source, device="cpu", custom_objects=custom_objects)
     except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
-        problem, allowed = f"which cannot be loaded: {first_line(error)}", "PPO, A2C, DQN, SAC, TD3, DDPG"
+        reason = f"which cannot be loaded: {first_line(error)}; allowed: PPO, A2C, DQN, SAC, TD3, DDPG"
         if isinstance(error, ModuleNotFoundError):
-            problem, allowed = f"which needs the module {error.name}", "pip install stable-baselines3"
-        raise policy_error(source, f"{_SB3_DESCRIPTION}, {problem}", allowed) from error
+            reason = f"which needs the module {error.name}; allowed: pip install stable-baselines3"
+        raise _start_error(f"start_from is {source!r}, an agent of stable-baselines3, {reason}") from error
 
 
 def visited_states(
@@ -245,11 +265,12 @@ def visited_states(
     seed: int,
     count_steps: CountSteps = lambda steps: None,
 ) -> Tensor:
-    """Return observations ``[count, S]``, a random sample from a policy's episodes on the real environment.
+    """Return observations ``[count, S]``, a random sample from episodes of the policy ``act`` on the environment
+    ``game``. ``seed`` determines the episodes and the sample.
 
-    A third of the environments have no noise. The others have noise on the actions, so that agents also learn to act in
-    states that the policy does not reach. Episodes have the time limit ``limit``; None means the environment's limit.
-    ``count_steps`` is called with the number of steps, about twice ``count``.
+    In a third of the parallel environments, the actions have no noise. In the others they have noise, so that agents
+    also learn to act in states that the policy does not reach. Episodes have the time limit ``limit``; None means the
+    environment's limit. ``count_steps`` is called with the number of steps, about twice ``count``.
     """
     # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
     envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
@@ -281,28 +302,30 @@ def visited_states(
 
 
 class TeacherEpisodes:
-    """Episodes of a policy ``act`` on the real environment. Every call of a method plays new episodes, and calls
-    ``count_steps`` with the number of their steps."""
+    """Episodes of the policy ``act`` on the environment ``game``. Every call of a method plays new episodes, which
+    ``seed`` determines, and calls ``count_steps`` with the number of their steps."""
 
     def __init__(self, act: Teacher, game: str, seed: int, count_steps: CountSteps = lambda steps: None):
         self.act, self.game, self.seed, self.count_steps = act, game, seed, count_steps
         self._calls = itertools.count()
 
     def states(self, count: int, limit: int | None, clone: Teacher | None = None) -> Tensor:
-        """Return observations ``[count, S]`` that the policy or, if given, its ``clone`` visits (`visited_states`)."""
+        """Return observations ``[count, S]`` that the policy visits or, if ``clone`` is not None, that the clone
+        visits. Episodes have the time limit ``limit`` (`visited_states`)."""
         seed = derive_seed(self.seed, f"states of a clone {next(self._calls)}")
         return visited_states(clone or self.act, count, limit, self.game, seed, self.count_steps)
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
-        """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
-        each observation on. So that the observations differ, each episode begins with a random number of random
-        actions. The maximum is 1.5 times the mean length of random play, but not more than half of a time limit."""
+        """Play ``episodes`` episodes. Return their observations ``[N, S]``, and the policy's returns ``[N]`` from each
+        observation on, with the factor ``discount``. So that the observations differ, each episode begins with a random
+        number of random actions. Its maximum is 1.5 times the mean length of random play, or half of the time limit if
+        that is less."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
         time_limit = LONG if limit is None else None  # replaces the environment's limit
         with contextlib.closing(make_environment(self.game, 1, _RETURN_ENVS, time_limit=time_limit)) as real:
-            random_play = self._play(real, streams, torch.full((_RETURN_ENVS,), LONG))  # random to the end
+            random_play = self._play(real, streams, torch.full((_RETURN_ENVS,), LONG))  # only random actions
             max_random_steps = 1.5 * float(random_play.lengths.float().mean())
             if limit is not None:
                 max_random_steps = min(max_random_steps, limit / 2)
@@ -318,7 +341,8 @@ class TeacherEpisodes:
         return torch.cat(observations), torch.cat(returns)
 
     def _play(self, real: Environment, streams: Streams, random_steps: Tensor) -> Trajectory:
-        """Play an episode in each of E environments: ``random_steps [E]`` random actions, then the policy's actions."""
+        """Play an episode in each of the E environments ``real``: first ``random_steps [E]`` random actions, then the
+        policy's actions. ``streams`` determine the seeds of the episodes and the random actions."""
         seeds = streams.episode_seeds(real.envs)
         step_numbers = itertools.count()
 
@@ -336,12 +360,12 @@ class TeacherEpisodes:
 
 
 def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
-    """Estimate the discounted return after the end of each episode, ``[1, E]``: 0 if it was terminated; if truncated,
-    as if it had gone on for ever with the mean reward of its last tenth."""
+    """Estimate the discounted return after the end of each episode, ``[1, E]``. It is 0 after a termination. After a
+    truncation, it is the return of an episode that continues for ever with the mean reward of its last tenth."""
     steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
     is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
     mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
-    # The sum of mean_reward * discount ** t over all t, or for a discount near 1 over about a thousand steps.
+    # The sum of mean_reward * discount ** t over all t. For a discount near 1, the sum over about a thousand steps.
     geometric_sum = mean_reward / max(1 - discount, 1e-3)
     return geometric_sum * trajectory.truncated.any(0)
 
@@ -349,14 +373,15 @@ def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
 def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
     """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
 
-    The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward, as ``factory``
-    determines. In the states that the policy visits, a bandit's rewards are highest for the policy's actions, or equal
-    its action values. A reward is made from the policy's returns. ``count_steps`` is called with the number of real
-    steps. Raises SettingError if no proxy with these settings can be made from the policy.
+    ``factory`` determines its kind. A bandit is a synthetic environment in which every step is an episode. In the
+    states that the policy visits, its rewards are highest for the policy's actions, or equal the policy's action
+    values. A reward is made from the policy's returns. ``seed`` determines the policy's episodes. ``count_steps`` is
+    called with the number of their steps. Raises SettingError if no proxy with these settings can be made from the
+    policy.
     """
     needs_values = factory.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
     act = teacher(source, factory.game, factory.spaces)
     policy = teacher(source, factory.game, factory.spaces, needs_values) if needs_values else act
     episodes = TeacherEpisodes(act, factory.game, seed, count_steps)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return factory.clone_policy(policy, episodes, streams)[0]  # index of the only stream
+    return factory.clone_policy(policy, episodes, streams)[0]  # 0 is the index of the only stream

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from control.films.pictures import Frame
-from control.storage.run_dir import replacing
+from control.storage.run_dir import atomic_file
 from envs.names import first_line
 from models.settings import UserError
 
@@ -41,7 +41,7 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
     settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
     writer: Any = None  # a generator of imageio_ffmpeg that receives frames
-    with replacing(path) as temporary:
+    with atomic_file(path) as temporary:
 
         def add(frame: Frame) -> None:
             nonlocal writer
@@ -90,7 +90,7 @@ def gif(video: Path) -> Path:
         f"fps={_GIF_FRAME_RATE},scale='min({_GIF_MAX_WIDTH},iw)':-1:flags=area,split[a][b];"
         f"[a]palettegen=max_colors={_GIF_COLOURS}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
     )
-    with _writing("GIF", path), replacing(path) as temporary:
+    with _writing("GIF", path), atomic_file(path) as temporary:
         # "-loop 0" repeats the film for ever. "-fs" is the size at which the file is cut off.
         options = ["-v", "error", "-y", "-i", video, "-vf", filters, "-loop", "0", "-fs", GIF_BYTES, "-f", "gif"]
         command = [encoder().get_ffmpeg_exe(), *map(str, options), str(temporary)]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 Frame = NDArray[np.uint8]
 """A picture, ``[H, W, 3]`` uint8."""
 
-SMALLEST = 400  # pixels; a picture is enlarged if its longer side is shorter
-GAP = 8  # pixels between pictures side by side
-_SMALLEST_LETTERS = 10  # pixels, the minimum height of letters in a cell with long text
+SMALLEST = 400  # minimum length of the longer side of a picture, in pixels; smaller pictures are enlarged
+GAP = 8  # distance between pictures side by side, in pixels
+_SMALLEST_LETTERS = 10  # minimum height of letters in a cell with long text, in pixels
 _BACKGROUND, _GREY, _WHITE = (24, 26, 30), (206, 210, 216), (255, 255, 255)  # RGB
 
 
-def enlarged(frame: Frame) -> Frame:
+def enlarge(frame: Frame) -> Frame:
     """Enlarge the picture by the smallest integer factor that makes its longer side at least `SMALLEST` pixels. Pixels
     are repeated, so edges remain sharp."""
     height, width, _ = frame.shape
@@ -26,10 +26,10 @@ def enlarged(frame: Frame) -> Frame:
     return frame if factor == 1 else frame.repeat(factor, 0).repeat(factor, 1)
 
 
-def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
-    """Return the picture with ``lines`` of text below. A line is a sequence of texts in cells of equal width, so that
-    each text has the same place in all frames of a film. Letters are ``height`` pixels high, or less for long texts.
-    The first line is brighter."""
+def add_caption(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
+    """Return the picture ``frame`` with ``lines`` of text below. A line is a sequence of texts in cells of equal width,
+    so that each text has the same place in all frames of a film. Letters are ``height`` pixels high, or less for long
+    texts. The first line is brighter."""
     from PIL import Image, ImageDraw
 
     line_height, margin = round(1.6 * height), height // 2  # 0.6 of a letter's height is space between lines
@@ -41,14 +41,15 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
         middle = margin // 2 + line_height * row + line_height // 2
         colour = _WHITE if row == 0 else _GREY
         for column, text in enumerate(texts):
-            fitting_text, font = _fit_text(text, height, cell_width - height // 2)  # the rest is space between cells
+            max_width = cell_width - height // 2  # the rest is space between cells
+            fitting_text, font = _fit_text(text, height, max_width)
             draw.text((margin + column * cell_width, middle), fitting_text, colour, font, anchor="lm")  # left, middle
     return np.concatenate([frame, np.asarray(caption)])
 
 
-def side_by_side(frames: Sequence[Frame]) -> Frame:
-    """Return pictures side by side. Shorter pictures have background below. Height and width are padded to even
-    numbers, which video formats need."""
+def place_side_by_side(frames: Sequence[Frame]) -> Frame:
+    """Return the pictures ``frames`` side by side, as one picture. Shorter pictures have background below. Height and
+    width are padded to even numbers, which video formats need."""
     height = max(frame.shape[0] for frame in frames)
     width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
     picture = np.full((height + height % 2, width + width % 2, 3), _BACKGROUND, np.uint8)
@@ -61,6 +62,7 @@ def side_by_side(frames: Sequence[Frame]) -> Frame:
 
 @functools.cache
 def _font(height: int) -> Any:
+    """Return the font DejaVu Sans of matplotlib, with letters of ``height`` pixels."""
     import matplotlib
     from PIL import ImageFont
 
@@ -75,5 +77,5 @@ def _fit_text(text: str, height: int, max_width: float) -> tuple[str, Any]:
     fitting_height = int(height * fraction)
     font = _font(min(height, max(fitting_height, _SMALLEST_LETTERS)))
     while len(text) > 1 and font.getlength(text) > max_width:
-        text = f"{text[:-2]}…"  # from the second time on, the last letter is the ellipsis
+        text = f"{text[:-2]}…"  # after the first time, the last letter is the ellipsis
     return text, font

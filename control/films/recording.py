@@ -14,7 +14,7 @@ from control.cli.progress import Watch
 from control.cli.settings import RunConfig
 from control.cli.words import as_word
 from control.films.encoding import encoder, gif, mp4
-from control.films.pictures import GAP, Frame, captioned, enlarged, side_by_side
+from control.films.pictures import GAP, Frame, add_caption, enlarge, place_side_by_side
 from control.loops.loop import Loop
 from control.storage.run_dir import atomic_write_text, run_folder_of
 from envs.make import make_environment
@@ -29,7 +29,7 @@ _PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
 @dataclass(frozen=True)
 class Actor:
     """A filmed agent. ``begin()`` returns a policy for the next episode. If the policy has several members, the first
-    is filmed. ``caption`` is printed below the pictures."""
+    member is filmed. ``caption`` is a line of text below the pictures."""
 
     begin: Callable[[], Policy]
     caption: str = ""
@@ -44,8 +44,8 @@ def check_recording(run: RunConfig) -> None:
 
 
 def check_film(game: str, time_limit: int | None, setting: str, value: str = "") -> None:
-    """Raise SettingError if a game cannot be rendered or ffmpeg is missing. The message names the ``setting`` that asks
-    for a film and, if it is not empty, the ``value`` of the setting."""
+    """Raise SettingError if ``game`` with this ``time_limit`` cannot be rendered, or if ffmpeg is missing. The message
+    names the ``setting`` that asks for a film and, if it is not empty, the ``value`` of the setting."""
     try:
         environment: Any = make_environment(game, members=1, envs=1, render=True, time_limit=time_limit)
         with contextlib.closing(environment):
@@ -53,21 +53,21 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
             environment.frame(0, 0)
         encoder()
     except UserError as error:
-        # A game that cannot be made without rendering either has another problem, whose error this line raises.
+        # If the game cannot be made without rendering either, this line raises the error about that problem.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
         reason = str(error).removeprefix("record: ")  # errors about rendering name that setting
-        line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
-        raise SettingError(line, setting) from error
+        message = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
+        raise SettingError(message, setting) from error
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:
-    """Return the path of a new film ``STEM_N.mp4`` (`first_free`). It is in the folder ``videos`` of the run that
-    ``checkpoint`` belongs to, or beside a checkpoint outside of a run."""
+    """Return the path of a new film ``STEM_N.mp4`` (`unused_path`) in the folder ``videos`` of the run that
+    ``checkpoint`` belongs to. If the checkpoint is outside of a run, the film is beside it."""
     is_in_run = checkpoint.parent.name == "checkpoints"
-    return first_free(run_folder_of(checkpoint) / "videos" if is_in_run else checkpoint.parent, stem)
+    return unused_path(run_folder_of(checkpoint) / "videos" if is_in_run else checkpoint.parent, stem)
 
 
-def first_free(folder: Path, stem: str) -> Path:
+def unused_path(folder: Path, stem: str) -> Path:
     """Return the path ``STEM_N.mp4`` in ``folder`` with the smallest N (from 0) for which there is no file."""
     paths = (folder / f"{stem}_{number}.mp4" for number in itertools.count())
     return next(path for path in paths if not path.exists())
@@ -83,9 +83,10 @@ def film(
     with_gif: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Film episodes of the first member of ``loop`` as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. Write
-    the seed and the returns to a text file beside it, and return the return of each episode. Random streams depend on
-    ``name`` and the run's seeds, so filming does not change training. ``watch`` gets the finished fraction."""
+    """Film ``episodes`` episodes of the first member of ``loop``, an agent of the ``run``, as ``path`` (mp4) and, if
+    ``with_gif``, as a GIF beside it. Actions are greedy unless ``sample``. Write the seed and the returns to a text
+    file beside the film, and return the return of each episode. Random streams depend on ``name`` and the run's seeds,
+    so filming does not change training. ``watch`` is called with the finished fraction."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # seeds of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed_text(loop.seeds))
@@ -105,9 +106,10 @@ def record(
 ) -> list[list[float]]:
     """Film ``actors`` side by side as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it.
 
-    The film has one episode for each of ``seeds``, with the same seed for all actors. Actors whose episode has ended
-    wait for the others. ``watch`` is called with the finished fraction. Returns, for each actor, the list of the
-    returns of its episodes. Raises UserError if ffmpeg is missing or the environment cannot be rendered.
+    The film has one episode of ``game`` for each of ``seeds``, in which all actors have the same seed. Actors whose
+    episode has ended wait for the others. ``time_limit`` is in steps; None means the environment's limit. ``watch`` is
+    called with the finished fraction. Returns, for each actor, the list of the returns of its episodes. Raises
+    UserError if ffmpeg is missing or the environment cannot be rendered.
     """
     with contextlib.ExitStack() as stack:
         episodes = [_FilmedEpisodes(actor, game, time_limit, len(actors), stack) for actor in actors]
@@ -118,13 +120,13 @@ def record(
             heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
             for episode in episodes:
                 episode.start(seed, heading)
-            add_frame(side_by_side([episode.picture() for episode in episodes]))
-            num_paused = 0  # frames since all episodes have ended
+            add_frame(place_side_by_side([episode.picture() for episode in episodes]))
+            num_paused = 0  # number of frames since all episodes have ended
             while num_paused < pause_frames:
                 num_paused += all(episode.done for episode in episodes)
                 for episode in episodes:
                     episode.advance()
-                add_frame(side_by_side([episode.picture() for episode in episodes]))
+                add_frame(place_side_by_side([episode.picture() for episode in episodes]))
             if watch is not None:
                 watch((number + 1) / len(seeds))
     if with_gif:
@@ -147,7 +149,8 @@ def returns_text(returns: Sequence[float]) -> str:
 
 class _FilmedEpisodes:
     """The episodes of one of ``num_actors`` actors, in a separate environment, which ``stack`` closes. The environment
-    has a row for each member of the actor's policy, but only the first row is stepped."""
+    has a row for each member of the actor's policy, but only the first row is stepped. ``time_limit`` is in steps; None
+    means the environment's limit."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
@@ -165,7 +168,7 @@ class _FilmedEpisodes:
             self.policy = self.actor.begin()
         seeds = torch.full(self._is_filmed.shape, seed, dtype=torch.int64)
         self._obs: Tensor = self.environment.reset(seeds, self._is_filmed)
-        self._frame = enlarged(self.environment.frame(0, 0))
+        self._frame = enlarge(self.environment.frame(0, 0))
         self._heading = heading
         self._steps = 0
         self.done = False
@@ -173,6 +176,7 @@ class _FilmedEpisodes:
         self._command = self.policy.current_command()
 
     def advance(self) -> None:
+        """Make a step, unless the episode has ended."""
         if self.done:
             return
         action = self.policy.act(self._obs)
@@ -183,9 +187,10 @@ class _FilmedEpisodes:
         self._obs = step.obs
         self.done = bool(step.done[0, 0]) or self._steps == _MAX_STEPS
         self.returns[-1] += float(step.reward[0, 0])
-        self._frame = enlarged(self.environment.frame(0, 0))
+        self._frame = enlarge(self.environment.frame(0, 0))
 
     def picture(self) -> Frame:
+        """Return the current picture of the environment, with lines about the agent and the episode below."""
         lines = [[self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"]]
         if self.actor.caption:
             lines.insert(0, [self.actor.caption])
@@ -193,7 +198,7 @@ class _FilmedEpisodes:
             lines.append([f"{name} asked {_number_text(float(value[0, 0]))}" for name, value in self._command.items()])
         film_width = (self._frame.shape[1] + GAP) * self._num_actors
         letter_height = max(16, film_width // 52)  # pixels; letters are readable at half size
-        return captioned(self._frame, lines, letter_height)
+        return add_caption(self._frame, lines, letter_height)
 
 
 def _number_text(value: float) -> str:

@@ -1,6 +1,6 @@
 """The stages `exam` and `race` of `--learn`: train fresh agents with both proxies, and compare them.
 
-``flat [D]`` are all D weights of a proxy in one vector. N is the number of agents, T the number of their tests.
+N is the number of agents, T the number of tests of each agent, and D the number of weights of a proxy.
 """
 
 import dataclasses
@@ -28,26 +28,35 @@ from models.registry import default_config, parse_agents
 from models.spaces import Discrete
 
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
-# If agents come less far than `_GOOD_AGENTS` of the way to the teacher, others train for `_MORE_STEPS` times the steps.
+# Fraction of the way from random play to the teacher that agents should come. If they do not, other agents train for
+# `_MORE_STEPS` times as many steps.
 _GOOD_AGENTS, _MORE_STEPS = 0.95, 4
-_TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
-REAL_AGENTS = 4  # most agents of the exam that train on the task itself
-_BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
-# After a failure of agents that train on a good clone.
+_TESTS, _TEST_EPISODES = 16, 4  # number of tests of an agent in the race, and number of episodes of each test
+REAL_AGENTS = 4  # maximum number of agents of the exam, per implementation, that train on the task itself
+_BUFFER_NUMBERS = 5_000_000  # maximum of steps times numbers per observation in the replay buffer of such an agent
+# Advice after a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 
 
 def examine_fresh_agents(task: Task) -> dict[str, Any]:
-    """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
-    task. If agents of an implementation learn too little from a good clone (`_GOOD_AGENTS`), others train for
-    `_MORE_STEPS` times as many steps, unless the user has chosen the steps, and the better result counts. For
-    comparison, a few agents train on the task itself, with the default settings for it. The stage fails if the verdict
-    about the agents on the bandit is a failure."""
+    """Run the stage `exam`: train fresh agents of each implementation in `Task.learners` on the bandit, and test them
+    on the task. For comparison, a few agents train on the task itself, with the default settings for it.
+
+    If the bandit is a good clone, but agents of an implementation learn too little (`_GOOD_AGENTS`), other agents train
+    for `_MORE_STEPS` times as many steps, unless the user has chosen the steps. The better result counts. Returns:
+
+    - ``agents``, ``real``: implementation -> score of the agents that train on the bandit, and on the task itself;
+    - ``steps``: the training steps of an agent;
+    - ``more_steps``: implementation -> training steps, if agents learned more in more steps;
+    - ``real_steps``: the training steps on the task itself of all agents together;
+    - ``verdict``: the `joint_verdict` about the agents on the bandit;
+    - ``failed``: whether this verdict is a failure.
+    """
     proxy = files.load(task.folder / BANDIT)
     base_steps, long_steps = proxy.config.inner_steps, _MORE_STEPS * proxy.config.inner_steps
 
     def results_of(names: Iterable[str], steps: int, on_task: bool) -> dict[str, dict[str, Any]]:
-        """Return implementation -> results of fresh agents, which train on the task itself or on the bandit."""
+        """Return implementation -> result of `_train_and_test`, for the implementations ``names``."""
         part = f"on the {'task' if on_task else 'bandit'}, {steps:,} steps"
         return {
             name: task.part(f"{name} {part}", functools.partial(_train_and_test, task, proxy, name, steps, on_task))
@@ -62,7 +71,7 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
         for name, result in results_of(names, long_steps, on_task=False).items():
             if result["score"]["mean"] > results[name]["score"]["mean"]:
                 results[name], more_steps[name] = result, long_steps
-        if more_steps:  # the file says for how many steps its agents train
+        if more_steps:  # the file says for how many steps agents train on the bandit
             config = dataclasses.replace(proxy.config, deploy_steps=long_steps)
             settings = proxy.description["settings"] | {"deploy_steps": long_steps}
             options = {"spaces": proxy.spaces, "game": proxy.game, "config": config}
@@ -71,7 +80,7 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
     scores = {name: Score(**result["score"]) for name, result in results.items()}
     task_results = results_of(learners_on_task(task), base_steps, on_task=True)
     teacher_score = task.score("teacher", "score")
-    advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
+    advice = _EXAM_ADVICE if is_good_clone else ""  # with "", `Task.verdict` gives advice about the teacher
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in scores.items()})
     return {
         "agents": {name: result["score"] for name, result in results.items()},
@@ -87,8 +96,12 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
 def _train_and_test(
     task: Task, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: Watch | None
 ) -> dict[str, Any]:
-    """Train fresh agents of implementation ``name`` for ``steps`` steps on the proxy or, with ``on_task``, on the task
-    itself. Return their score on the task, and the steps of their training on it."""
+    """Train fresh agents of implementation ``name`` for ``steps`` steps on the proxy or, if ``on_task``, on the task
+    itself. ``watch`` is called with the finished fraction. Returns:
+
+    - ``score``: statistics of the agents' mean returns on the task;
+    - ``real_steps``: the training steps of all agents together on the task itself, 0 on the proxy.
+    """
     agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
     loop = _inner_loop(task, proxy, name, agent_config, inner_steps=steps, test_episodes=_EXAM_EPISODES)
     count = min(REAL_AGENTS, task.options.exam_agents) if on_task else task.options.exam_agents
@@ -101,8 +114,8 @@ def _train_and_test(
 
 def learners_on_task(task: Task) -> tuple[str, ...]:
     """Return the implementations of the agents that train on the task itself in the exam. In a slow environment there
-    are none, because they would take hours. With continuous actions PPO is the only one, because TD3 with its default
-    settings would need longer than all other stages."""
+    are none, because they would take hours. With continuous actions there is only PPO, because TD3 with its default
+    settings would take longer than all other stages."""
     if task.is_slow:
         return ()
     return task.learners if isinstance(task.spaces.actions, Discrete) else ("PPO",)
@@ -110,10 +123,19 @@ def learners_on_task(task: Task) -> tuple[str, ...]:
 
 def compare_rewards(task: Task) -> dict[str, Any]:
     """Run the stage `race`: train agents with the learned reward and with the task's reward. With the task's reward,
-    agents have the default settings for it, others the same settings as with the learned reward, and the better result
-    counts. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from
-    random play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain
-    if its agents come near the teacher clearly sooner, and do not have lower returns in the end."""
+    some agents have the default settings for the task, others have the settings of the agents with the learned reward.
+    The better of the two results counts. An agent is near the teacher if it has come `GOOD_FRACTION` of the way from
+    random play to the teacher's mean return. Returns:
+
+    - ``agent``, ``agents``: the implementation of all agents, and the number of agents in a training;
+    - ``steps``, ``test_every``: the training steps of an agent, and the steps between its tests;
+    - ``solved``: the return of an agent that is near the teacher;
+    - ``arms``: the results of `_train_for_race` with the ``learned`` reward, and with the reward of the ``task``. The
+      latter also has its ``settings``, "default" or "same", and the results with the ``others``;
+    - ``gain``: whether agents with the learned reward come near the teacher clearly sooner, and have no lower returns
+      in the end;
+    - ``real_steps``: the training steps of all agents together.
+    """
     proxy = files.load(task.folder / REWARD)
     name = parse_agents(proxy.description["settings"]["agent"])[0]  # the implementation of all agents
     random_mean, goal = random_play(task.results).mean, task.score("teacher", "score").mean
@@ -121,12 +143,13 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     config, task_config = agent_settings(proxy, name, changed={}), _settings_on_task(task, name)
     steps, count = task.race_steps, task.options.race_agents
     test_every = max(1, steps // _TESTS)
-    # The rule "budget" ends a training only after all steps.
+    # With the rule "budget", a training ends only after all steps.
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     limits["solved_reward"] = solved
 
     def result_of(part: str, weights: Tensor | None, agent_config: Any) -> dict[str, Any]:
-        """Return the results of agents that train with the reward of ``weights [N, D]``, or with the task's if None."""
+        """Return the results of agents with the settings ``agent_config``, trained with the reward of the network
+        ``weights [N, D]`` or, if that is None, with the task's reward. ``part`` is the name of the training."""
         loop = _inner_loop(task, proxy, name, agent_config, **limits)
         return task.part(part, functools.partial(_train_for_race, task, loop, solved, test_every, weights))
 
@@ -135,7 +158,7 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     task_results = {"default": result_of("the task's reward, default settings", None, task_config)}
     if config != task_config:
         task_results["same"] = result_of("the task's reward, the same settings", None, config)
-    # The settings with which half of the agents come near the teacher sooner.
+    # "default" or "same": the settings with which half of the agents come near the teacher sooner.
     best_key = min(task_results, key=lambda key: (task_results[key]["median"] or math.inf, -task_results[key]["late"]))
     other_results = [
         {"median": result["median"], "late": result["late"]} for key, result in task_results.items() if key != best_key
@@ -173,7 +196,7 @@ def _train_for_race(
     confirmed_curve = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
     solved_at = first_solved_test(confirmed_curve, solved)  # [N], index of a test
     _, median_steps, *_ = quartiles(solved_at, curve, test_every)
-    num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
+    num_late_tests = max(1, curve.shape[1] // 4)  # number of tests in the last quarter
     return {
         "median": median_steps,
         "late": float(curve[:, -num_late_tests:].mean()),
@@ -184,16 +207,16 @@ def _train_for_race(
 
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, agent_config: Any, **changes: Any) -> InnerLoop:
-    """Return the training loop of agents of implementation ``name`` with the settings ``agent_config``. ``changes``
-    replace settings of the proxy's search, such as the number of test episodes."""
+    """Return the training loop of agents of implementation ``name`` with the settings ``agent_config``. Other settings
+    are from the proxy's search. ``changes`` replace some of these, such as the number of test episodes."""
     config = dataclasses.replace(proxy.config, **changes)
     return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
 
 
 def _settings_on_task(task: Task, name: str) -> Any:
-    """Return the settings of agents that train on the task itself: the defaults for it, with a replay buffer of limited
-    size. If there are no defaults for this task, PPO and A2C learn from scaled observations, rewards and actions, as
-    agents on the bandit and the teacher do."""
+    """Return the settings of agents of implementation ``name`` that train on the task itself. They are the defaults for
+    the task, with a replay buffer of limited size. If there are no defaults for this task, PPO and A2C learn from
+    scaled observations, rewards and actions, as agents on the bandit and the teacher do."""
     config = default_config(name, task.game)
     if hasattr(config, "buffer_size"):  # an agent with a replay buffer
         capacity = min(config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))

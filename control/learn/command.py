@@ -53,7 +53,8 @@ class Learned:
 
     @property
     def sentence(self) -> str:
-        """The verdict and other results as sentences. Without an exam and a race, the texts of the stages."""
+        """The verdict and other results as sentences. If there is neither an exam nor a race, the texts of the stages
+        instead."""
         results = self.results
         return " ".join(conclusion(results)) or "; ".join(result["text"] for result in results.values())
 
@@ -79,12 +80,12 @@ def learn(settings: Settings) -> int:
     for name, file in files.items():
         if (folder / file).exists():
             lines.append((name, f"{file} (open it in a browser)" if file == PAGE else file))
-    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
+    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # True if no race has tested the reward
     proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
     commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
     stages_left_out = STAGES.keys() - learned.results.keys()  # because of ``only``
-    # Includes stages of an earlier command.
+    # Results also include stages of an earlier command.
     has_failed = any(result.get("failed") for result in learned.results.values())
     if stages_left_out and not has_failed:
         commands.append(resume_command(settings, only=None))
@@ -93,28 +94,31 @@ def learn(settings: Settings) -> int:
 
 
 def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
-    """Run the stages of ``--learn`` in a new folder or, with ``resume``, in the newest one if there is one. If
-    ``verbose``, print the results. Raises SettingError if the environment or the teacher cannot be used, or if the
-    settings differ from the settings of the run to resume."""
+    """Run the stages of ``--learn`` in a new folder. With ``resume``, run the remaining stages in the newest folder, if
+    there is any. If ``verbose``, print the results. Raises SettingError if the environment or the teacher cannot be
+    used, or if the settings differ from the settings of the run to resume."""
     run = dataclasses.replace(settings.run, implementation="learned")  # a part of the folder's path
-    previous = run_dir.newest(run_dir.parent(run)) if run.resume else None
+    previous = run_dir.newest_run(run_dir.parent(run)) if run.resume else None
     try:
         spaces = spaces_of(run.gamename)  # raises the error for a wrong environment before files are written
     except SettingError as error:
         raise rename_setting(error, "gamename", "learn") from error
     if spaces.is_image:
-        line = f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells"
-        raise SettingError(line, "learn")
+        raise SettingError(
+            f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
+        )
     if family(settings.run.implementation).learns_from == "evolution":
-        line = f"implementation is {settings.run.implementation!r}, which learns a proxy"
-        raise SettingError(f"{line}; allowed with --learn: an agent", "implementation")
+        raise SettingError(
+            f"implementation is {settings.run.implementation!r}, which learns a proxy; allowed with --learn: an agent",
+            "implementation",
+        )
     if settings.subcommand.teacher is not None:
         try:
-            teacher(settings.subcommand.teacher, run.gamename, spaces)  # checks the policy
+            teacher(settings.subcommand.teacher, run.gamename, spaces)  # raises if the policy cannot be used
         except SettingError as error:  # its message names the setting of searches that selects a policy
             raise rename_setting(error, "start_from", "teacher") from error
     folder = previous or run_dir.create(run)
-    with run_dir.locked(folder):
+    with run_dir.folder_lock(folder):
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
             saved, results = _read_results(folder / RESULTS)
@@ -134,8 +138,10 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         stages = dict(read_json(path))
         return dict(stages.pop("settings")), stages
     except (OSError, ValueError, TypeError, KeyError) as error:
-        line = f"{str(path)!r} cannot be read ({one_line(error) or error})"
-        raise SettingError(f"{line}; allowed: the file as it was, or a new run, without --resume") from error
+        raise SettingError(
+            f"{str(path)!r} cannot be read ({one_line(error) or error}); "
+            "allowed: the file as it was, or a new run, without --resume"
+        ) from error
 
 
 def _run_stages(task: Task) -> bool:
@@ -151,7 +157,7 @@ def _run_stages(task: Task) -> bool:
             continue
         if name not in task.results:
             task.stage, task.position = name, f"{number}/{len(names)}"
-            earlier_parts = task.finished_parts.values()  # parts of an interrupted command, whose time counts too
+            earlier_parts = task.finished_parts.values()  # parts of an interrupted command; their time counts too
             started, cpu_started = time.perf_counter(), time.process_time()
             result = STAGES[name](task)
             seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
@@ -167,7 +173,7 @@ def _run_stages(task: Task) -> bool:
         if verbose:
             main_result, *details = stage_texts(name, task.results[name])
             text = "; ".join([main_result, *details]) if name == only else main_result  # the page has the details
-            # The width is of the longest name, "teacher", and two blanks.
+            # The width is the length of the longest name, "teacher", and two blanks.
             is_next_new = number < len(names) and names[number] not in task.results
             time_text = time_left(task, names) if is_next_new and name not in failures else ""
             print_named(name, f"{text}{time_text}", width=9)

@@ -41,7 +41,13 @@ def _check_environment(task: Task) -> None:
 
 
 def measure_baselines(task: Task) -> dict[str, Any]:
-    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
+    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment. Returns:
+
+    - ``random``, ``constant``: statistics of the returns of random play and of the best constant action;
+    - ``action``: the name of this action;
+    - ``real_steps``: the number of environment steps of all episodes;
+    - ``steps_per_second``: the speed of the environment.
+    """
     _check_environment(task)
     Baselines.measure.cache_clear()  # type: ignore[attr-defined]  # cached results would hide the speed
     started, cpu_started = time.perf_counter(), time.process_time()

@@ -1,6 +1,6 @@
 """The stages `bandit` and `reward` of `--learn`: make both proxies from the teacher.
 
-``flat [D]`` are all D weights of a proxy in one vector.
+``flat [D]`` is a vector of all D weights of a proxy.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def make_bandit(task: Task) -> dict[str, Any]:
     if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
         attempts = [{"first_states": "cells"}]
     clones: list[tuple[Score, Settings, Tensor, Policy]] = []
-    real_steps: list[int] = []  # numbers of steps in the environment
+    real_steps: list[int] = []  # numbers of steps in the environment, which `cloned_proxy` appends
     rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
@@ -66,11 +66,15 @@ def make_bandit(task: Task) -> dict[str, Any]:
 
 
 def make_reward(task: Task) -> dict[str, Any]:
-    """Run the stage `reward`: fit a reward network to the teacher's returns."""
+    """Run the stage `reward`: fit a reward network to the teacher's returns, and write it to `REWARD`. Returns:
+
+    - ``real_steps``: the number of environment steps of the fit;
+    - ``explained_variance``: the fraction of the variance of the returns that the network explains.
+    """
     values = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
     values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
     settings = settings_from(**values, test_limit=task.time_limit)
-    real_steps: list[int] = []  # numbers of steps in the environment
+    real_steps: list[int] = []  # numbers of steps in the environment, which `cloned_proxy` appends
     factory: Any = proxy_factory(settings.proxy, task.game)
     with task.progress("a fit to the teacher's returns"):
         flat = cloned_proxy(task.teacher, factory, task.seed, real_steps.append)
@@ -81,7 +85,7 @@ def make_reward(task: Task) -> dict[str, Any]:
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
     """Write a proxy to the file ``name``: the weights ``flat [D]``, settings and scores, and the command that repeats
-    the factory."""
+    the stages."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # relative to the folder, which may be moved
     write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=command_text(task))

@@ -13,15 +13,15 @@ from envs.make import make_dynamics
 from models.proxies.search import load_presets
 from models.spaces import Discrete
 
-# For rough estimates of the time left, in seconds of the machine of docs/benchmarks.md.
+# Times for rough estimates of the time left, in seconds on the machine of docs/benchmarks.md.
 _FIT_SECONDS = 5.0  # time to fit the bandit or the reward, without the steps of the task
-_FIT_STEPS = 50_000  # steps of the task for such a fit
-_TEACHER_UPDATE = 4e-5  # updates and evaluations, for each step of a teacher's training
+_FIT_STEPS = 50_000  # number of steps of the task for such a fit
+_TEACHER_UPDATE = 4e-5  # time of updates and evaluations, for each step of a teacher's training
 _TEACHER_FRACTION = 0.4  # fraction of the largest number of steps after which a teacher's training usually ends
-_DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
-_TASK_UPDATE, _RACE_UPDATE = 5e-5, 1e-5  # updates of an agent on the task, for each step, in exam and race
-_MACHINE_STEP = 5e-6  # a step of an environment in machine code
-_INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # more for each number of the observation
+_DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # time of a step on the bandit, with discrete and continuous actions
+_TASK_UPDATE, _RACE_UPDATE = 5e-5, 1e-5  # time of an agent's updates for each step on the task, in exam and race
+_MACHINE_STEP = 5e-6  # time of a step of an environment in machine code
+_INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # additional time of a step for each number of the observation
 
 STAGES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "probe": measure_baselines,
@@ -31,8 +31,8 @@ STAGES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "reward": make_reward,
     "race": compare_rewards,
 }
-"""The stages by name, in order. Each returns its results as data for JSON, with ``failed`` and a ``verdict`` if it
-judges agents. `stage_texts` makes texts of them."""
+"""The stages by name, in order. A stage returns its results as data for JSON, with ``failed`` and a ``verdict`` if it
+judges agents. `stage_texts` describes the results in words."""
 REQUIRED = {
     "probe": (),
     "teacher": ("probe",),
@@ -41,20 +41,20 @@ REQUIRED = {
     "reward": ("probe", "teacher"),
     "race": ("probe", "teacher", "reward"),
 }
-"""The stages without which a stage cannot begin."""
+"""Stage -> the stages whose results it needs."""
 
 
 def time_left(task: Task, names: Iterable[str]) -> str:
-    """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
-    left``. It is empty if they take less than two seconds."""
+    """Return a rough estimate of the time of those stages in ``names`` that have no results, as text, such as ``; about
+    7 minutes left``. It is empty if they take less than two seconds."""
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
-    if make_dynamics(task.game) is not None:  # the probe makes its steps in torch, unlike all trainings
+    if make_dynamics(task.game) is not None:  # trainings make steps in machine code, unlike the probe
         step = min(step, _MACHINE_STEP)
     clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
     exam_steps, num_agents = task.options.exam_steps or clone_preset["inner_steps"], task.options.exam_agents
     inputs = math.prod(task.spaces.obs_shape)
     bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
-    # Of the agents of one implementation that train on the bandit, and on the task itself.
+    # Seconds for the agents of one implementation: on the bandit, and on the task itself.
     bandit_seconds = exam_steps * num_agents * (bandit_step + _INPUT_ON_BANDIT * inputs)
     task_seconds = exam_steps * min(REAL_AGENTS, num_agents) * (step + _TASK_UPDATE + _INPUT_ON_TASK * inputs)
     teacher_seconds = JUDGING_EPISODES * step

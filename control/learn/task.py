@@ -28,24 +28,27 @@ from models.contract import Policy
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
-_TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
-# A teacher and a clone are judged in rounds of so many episodes, until the standard error of the mean return is at most
-# this fraction of its difference from random play, or until the number of episodes is the largest one.
+_TIME_LIMIT = 1000  # maximum steps of an episode if the task has no limit, because a policy may never end the episode
+# A teacher and a clone are judged in rounds of `JUDGING_EPISODES` episodes. The rounds end if the standard error of the
+# mean return is at most `_JUDGING_ERROR` times its difference from random play, or after `_MOST_JUDGING_EPISODES`.
 JUDGING_EPISODES, _JUDGING_ERROR, _MOST_JUDGING_EPISODES = 64, 0.01, 512
-JUDGING_ENVS = 16  # environments in parallel
-# Steps of an environment per second below which it is slow: a teacher of continuous actions is SAC, and agents of the
+JUDGING_ENVS = 16  # number of environments in parallel
+# An environment with fewer steps per second is slow. There a teacher of continuous actions is SAC, and agents of the
 # exam do not train on the task itself.
 _FAST_RATE = 1000
-_MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # limits of a training in a slow environment
-# After a failure of the teacher or the clone, the first part only if the teacher was trained.
+_MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # maximum time and minimum steps of a training in a slow environment
+# Advice after a failure of the teacher or the clone. The first part is shown only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
 
 
 @dataclass
 class Task:
-    """A task to learn, with the settings of the command. ``results`` has the results of its stages by name. ``stage``
-    is the name of the current stage, ``position`` is its number and the number of stages, such as ``2/4``, and
-    ``verbose`` says whether to show its progress."""
+    """A task to learn: an environment with observations and actions in ``spaces``.
+
+    ``settings`` are the settings of the command, and ``folder`` is its run folder. ``results`` has the results of the
+    stages by name. ``stage`` is the name of the current stage. ``position`` is its number and the number of stages,
+    such as ``2/4``. ``verbose`` says whether to show its progress.
+    """
 
     settings: Settings
     folder: Path
@@ -62,13 +65,15 @@ class Task:
         self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
 
     def progress(self, work: str = "") -> contextlib.AbstractContextManager[Watch | None]:
-        """Show the progress of the current stage or of a part, its ``work`` (`control.cli.progress.progress`)."""
+        """Show the progress of the current stage or, if it is not empty, of its part ``work``
+        (`control.cli.progress.progress`)."""
         text = f"{self.position} {self.stage}"
         return progress(f"{text}, {work}" if work else text, self.verbose)
 
     def part(self, name: str, work: Callable[[Watch | None], dict[str, Any]]) -> dict[str, Any]:
-        """Return the results of ``work``, a part of the current stage, and show its progress with ``name``. The file
-        `parts_path` keeps them, so that a resumed command does not repeat finished parts."""
+        """Run a part of the current stage: call ``work(watch)``, show its progress with ``name``, and return its
+        results with its times. The file `parts_path` keeps the results, so that a resumed command does not repeat
+        finished parts."""
         parts = self.finished_parts
         if name not in parts:
             started, cpu_started = time.perf_counter(), time.process_time()
@@ -94,8 +99,8 @@ class Task:
 
     @property
     def changed_options(self) -> dict[str, Any]:
-        """The options that differ from their defaults, except the game and ``only``. After a resume, they also contain
-        the options of the first command, which the file of results has."""
+        """The options that differ from their defaults, except the game and ``only``. In a resumed run, they include the
+        options of the first command, which are in the file of results."""
         defaults = dataclasses.replace(LearnConfig(), learn=self.options.learn, only=self.options.only)
         return {name: value for name, value in vars(self.options).items() if value != getattr(defaults, name)}
 
@@ -120,7 +125,7 @@ class Task:
 
     @property
     def race_steps(self) -> int:
-        """The number of steps of each agent in the race, also if it has finished."""
+        """The number of steps of each agent in the race. If the race has finished, the number in its results."""
         finished_race = self.results.get("race", {})
         return (
             self.options.race_steps
@@ -130,12 +135,14 @@ class Task:
 
     @property
     def most_race_agents(self) -> int:
-        """The largest number of agents in the race: with the learned reward, and with the task's for two settings."""
+        """The largest number of agents in the race, which has up to three trainings: with the learned reward, and with
+        the task's reward for each of two settings."""
         return 3 * self.options.race_agents
 
     def _affordable_steps(self, steps: int, agents: int) -> int:
-        """Return the number of steps of each of ``agents`` agents, ``steps`` if possible. In a slow environment it is
-        reduced, so that all agents together take `_MAX_SECONDS`, but not below `_MIN_STEPS`."""
+        """Return the number of training steps of each of ``agents`` agents. It is ``steps`` in a fast environment. In a
+        slow environment it is reduced, so that all agents together take `_MAX_SECONDS`, but not below
+        `_MIN_STEPS`."""
         if not self.is_slow:
             return steps
         affordable = self.results["probe"]["steps_per_second"] * _MAX_SECONDS / agents
@@ -147,8 +154,8 @@ class Task:
         return Score(**self.results[stage][name])
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = "") -> Verdict:
-        """Return a comparison of agents or policies, which have the score ``agents``, with random play, the best
-        constant action and the teacher. ``advice`` is text to show after a failure, by default about the teacher."""
+        """Compare the score of ``agents`` (or policies) with the scores of random play, the best constant action and
+        the teacher (``teacher_score``). ``advice`` is text to show after a failure, by default about the teacher."""
         if not advice:
             advice = f"{'' if self.options.teacher else _TRAINING_ADVICE}{_TEACHER_ADVICE}"
         baselines = (random_play(self.results), self.score("probe", "constant"), self.results["probe"]["action"])
@@ -159,9 +166,12 @@ class Task:
         return self.verdict(score, self.score("teacher", "score")).share
 
     def judge(self, policy: Policy, name: str, episodes: int | None = None) -> Score:
-        """Return the score of a policy of one member in new episodes of the task. ``name`` determines their seeds. By
-        default, a slow environment has one round of `JUDGING_EPISODES` episodes. In others, rounds follow until the
-        mean is precise (`_JUDGING_ERROR`), or there are `_MOST_JUDGING_EPISODES`."""
+        """Return the score of a policy of one member in new episodes of the task, whose seeds depend on ``name``.
+
+        The episodes are played in rounds of `JUDGING_EPISODES`. The rounds end after ``episodes`` episodes if that is
+        not None. Otherwise, a slow environment has one round. In other environments, rounds follow until the mean
+        return is precise (`_JUDGING_ERROR`), or until there are `_MOST_JUDGING_EPISODES` episodes.
+        """
         streams = Streams([derive_seed(self.seed, name)])
         most_episodes = episodes or (JUDGING_EPISODES if self.is_slow else _MOST_JUDGING_EPISODES)
         parts: list[Tensor] = []

@@ -36,22 +36,30 @@ _TEACHERS: dict[str, dict[str, Any]] = {
     "QLearning": {"lr": 0.1, "anneal_lr": True, "discount": 0.99},
     "SAC": {"hidden_sizes": (128, 128), "batch_size": 128},  # a sixth of the time of 256, and HalfCheetah runs as fast
 }  # fmt: skip
-# Discount of a second PPO teacher if actions are continuous, of which the better one is kept. On Hopper only the second
-# one learns to run, on Swimmer only the first one swims far.
+# Discount of a second PPO teacher for continuous actions. The better teacher is kept. On Hopper only the second teacher
+# learns to run, on Swimmer only the first teacher swims far.
 _SECOND_DISCOUNT = 0.99
 _ENTROPY_BONUS = 0.01  # `ent_coef` of teachers with discrete actions
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
-_EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
+# Maximum number of evaluations of the teacher during its training, and number of episodes of an evaluation.
+_EVALUATIONS, _EVALUATION_EPISODES = 50, 20
 
 
 def find_teacher(task: Task) -> dict[str, Any]:
-    """Run the stage `teacher`: train a teacher, unless the user has one, and measure its returns in new episodes. If
-    they are noisy, random play is judged again in as many, because the few episodes of the probe may miss rare
-    successes. The stage fails if the teacher is not better than random play."""
+    """Run the stage `teacher`: train a teacher, unless the user has chosen a policy, and measure its returns in new
+    episodes. If the returns are noisy, random play is judged again in as many episodes, because the few episodes of
+    the probe may miss rare successes. Returns:
+
+    - the results of `_train_teacher`, if the teacher was trained;
+    - ``policy``: the teacher's implementation, or the policy of the user;
+    - ``score``: statistics of the teacher's returns;
+    - ``random``: statistics of the returns of random play, if it was judged again;
+    - ``failed`` and ``verdict``: True and a `Verdict` as a dictionary, if the teacher is not better than random play.
+    """
     training = _train_teacher(task) if task.options.teacher is None else {}
     act = teacher(task.teacher, task.game, task.spaces)
     score = task.judge(FunctionPolicy(act), "judging the teacher")
-    policy_name = training.get("implementation", task.teacher)  # the user's file or function if nothing was trained
+    policy_name = training.get("implementation", task.teacher)  # a policy of the user is a file or a function
     result = {**training, "policy": policy_name, "score": dataclasses.asdict(score)}
     if score.count > JUDGING_EPISODES:
         random_policy = RandomPolicy(task.spaces, JUDGING_ENVS, Streams([derive_seed(task.seed, "random actions")]))
@@ -64,9 +72,10 @@ def find_teacher(task: Task) -> dict[str, Any]:
 
 
 def teacher_trainings(task: Task) -> dict[str, Settings]:
-    """Return the settings of each training of which the teacher is the best result, by a name that shows the discount
-    if there are two. The implementation is the user's choice. By default it is Q-learning if the observations are
-    numbered cells, else SAC for continuous actions in a slow environment, else PPO."""
+    """Return name -> settings for each training. The teacher is the best result of these trainings. If there are two,
+    their names show the discount, otherwise the name is "". The implementation is the user's choice. By default it is
+    Q-learning if the observations are numbered cells, else SAC for continuous actions in a slow environment, else
+    PPO."""
     run, is_continuous = task.settings.run, not isinstance(task.spaces.actions, Discrete)
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation
@@ -99,11 +108,17 @@ def teacher_trainings(task: Task) -> dict[str, Settings]:
 
 
 def _train_teacher(task: Task) -> dict[str, Any]:
-    """Make the trainings of `teacher_trainings`, and keep the checkpoint with the best returns in new episodes as
-    `TEACHER`. The second training is left out if the first has reached the largest possible return."""
+    """Run the trainings of `teacher_trainings`, and copy the checkpoint with the best returns in new episodes to
+    `TEACHER`. The second training is left out if the first has reached the largest possible return. Returns:
+
+    - ``implementation``, ``run``: implementation and run folder of the best training;
+    - ``best_steps``: the training steps of the best checkpoint;
+    - ``real_steps``, ``max_steps``: the number of training steps of all trainings, and its maximum;
+    - ``returns``: name of the training -> mean return of its best checkpoint, if there are two trainings.
+    """
     trainings: dict[str, dict[str, Any]] = {}
     checkpoint_of: dict[str, Path] = {}  # training -> its best checkpoint
-    returns: dict[str, float] = {}  # training -> the mean return of this checkpoint
+    returns: dict[str, float] = {}  # training -> the mean return of its best checkpoint
     for name, settings in teacher_trainings(task).items():
         trainings[name] = task.part(name, functools.partial(_train_one_teacher, task, settings))
         checkpoint_of[name], returns[name] = _best_checkpoint(task, trainings[name])
@@ -122,15 +137,20 @@ def _train_teacher(task: Task) -> dict[str, Any]:
 
 
 def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> dict[str, Any]:
-    """Train a teacher until its evaluations no longer improve, and return its folder and number of steps. Continues an
-    interrupted training."""
-    settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
+    """Train a teacher until its evaluations no longer improve. An interrupted training is continued. ``watch`` is
+    called with the finished fraction. Returns:
+
+    - ``implementation``, ``run``: the implementation, and the run folder relative to the folder of `--learn`;
+    - ``real_steps``, ``max_steps``: the number of training steps, and its maximum;
+    - ``trains_to_end``: whether the training does not end early.
+    """
+    settings = settings.replace(resume=run_dir.newest_run(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
-    num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
+    num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # an evaluation ends each epoch
     # Noise, or a few of many initial states, hide that a table still improves, because its learning rate falls.
     is_noisy = task.score("probe", "constant").error > 0
     trains_to_end = settings.run.implementation == "QLearning" and (is_noisy or _starts_vary(task))
-    # The number of evaluations without a better one, which ends the training.
+    # Number of successive evaluations without an improvement after which the training ends.
     patience = num_evaluations if trains_to_end else math.ceil(_PATIENCE * num_evaluations)
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
     board_folder = task.folder / settings.run.exp_name
@@ -148,11 +168,11 @@ def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> d
 
 
 def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, float]:
-    """Evaluate best.ckpt and last.ckpt of a teacher's training in new episodes. Return the path of the better one, and
-    its mean return. ``training`` is the result of `_train_one_teacher`."""
+    """Evaluate best.ckpt and last.ckpt of a teacher's training in new episodes. Return the path of the better
+    checkpoint, and its mean return. ``training`` is the result of `_train_one_teacher`."""
     names = ["best.ckpt", "last.ckpt"]  # if returns are equal, `max` below chooses the first
     if training["trains_to_end"]:
-        names.reverse()  # evaluations cannot show that a Q-table still improves, so prefer the later one
+        names.reverse()  # evaluations cannot show that a Q-table still improves, so prefer the later checkpoint
     candidates = [task.folder / training["run"] / "checkpoints" / name for name in names]
     seed = task.settings.run.seed
     returns = {path: Run(path).evaluate(JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}

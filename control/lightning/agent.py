@@ -19,12 +19,12 @@ from control.reports.tables import number_text
 from control.storage import checkpoints
 from models.streams import Streams
 
-_PRINTED_EPOCHS = 10  # an epoch has few episodes, so the printed return is a mean over several
+_PRINTED_EPOCHS = 10  # number of epochs in the mean of the printed return, because an epoch has few episodes
 
 
 class AgentModule(RunModule):
-    """Trains M agents (members, with seeds ``seed, seed + 1, ...``) of one kind in one environment. The ``loop`` trains
-    an epoch, evaluates, and counts steps. The agents step their optimisers, which Lightning only saves.
+    """Trains M agents (members, with seeds ``seed, seed + 1, ...``) in an environment. The ``loop`` trains them for an
+    epoch, evaluates them, and counts steps. The agents step their optimisers, which Lightning only saves.
 
     :param settings: The settings of the run.
     :raises SettingError: Agent, environment and machine do not fit together.
@@ -32,11 +32,11 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
-        # Whether the loop chose machine code or torch is stored, so that a resumed run uses the same.
+        # The setting stores whether the loop chose machine code or torch, so that a resumed run does not choose again.
         super().__init__(loop.settings.replace(compiled=loop.compiled))
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
-        # A short run has five evaluations at least, unless the user chose another interval than the default.
+        # A short run has at least five evaluations, unless the user has changed the interval.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
         # Returns of the latest epochs in which episodes ended.
@@ -58,8 +58,9 @@ class AgentModule(RunModule):
         return [*super().configure_optimizers(), *agent_optimizers]
 
     def on_fit_start(self) -> None:
-        with progress("before the first epoch", self.verbose and self.watch is None):  # says so if it compiles
-            self.loop.compile_ahead()  # before any clock of the training starts
+        # The progress says whether functions are compiled, which happens before any clock of the training starts.
+        with progress("before the first epoch", self.verbose and self.watch is None):
+            self.loop.compile_ahead()
 
     def on_train_start(self) -> None:
         super().on_train_start()
@@ -67,15 +68,15 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch, and evaluate after it if a short run would otherwise have too few evaluations.
+        """Train an epoch. Evaluate after it if a short run would otherwise have too few evaluations.
 
-        Lightning evaluates every `check_val_every_n_epoch` epochs, which may be fewer than ``evaluations`` times in the
-        run. Then the last epoch is evaluated here, and so are the epochs between the regular evaluations: at the
-        longest interval that divides the regular one and gives enough evaluations.
+        Lightning evaluates every `check_val_every_n_epoch` epochs. In a short run, these are fewer than ``evaluations``
+        evaluations. Then there are additional evaluations here: after the last epoch, and between Lightning's
+        evaluations. Their interval is the longest divisor of Lightning's interval that gives enough evaluations.
         """
         super().training_step(batch, batch_idx)
         interval = self.trainer.check_val_every_n_epoch
-        if not interval or self.epoch % interval == 0:  # no evaluations at all, or a regular one follows
+        if not interval or self.epoch % interval == 0:  # no evaluations at all, or Lightning evaluates now
             return
         is_over = self.is_over()  # a target may end the run early
         num_epochs = self.epoch if is_over else round(self.epoch / self.finished_fraction())  # estimated from steps
@@ -83,12 +84,13 @@ class AgentModule(RunModule):
             return
         divisors = [i for i in range(1, interval) if interval % i == 0 and self.evaluations * i <= num_epochs]
         if is_over or (self.evaluations > 1 and self.epoch % max(divisors, default=1) == 0):
-            # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted one.
+            # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted run.
             with self.loop.preserve_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def train_epoch(self) -> None:
-        """Train an epoch of the loop. Set ``row`` to its measurements, and copy the loop's counters."""
+        """Train for an epoch of the loop. Set ``row`` to its measurements (tag -> ``[M]``), and copy the loop's
+        counters."""
         start, steps_before = time.perf_counter(), int(self.loop.env_steps.sum())
         self.loop.watch = self.watch
         self.row = self.loop.epoch()
@@ -106,13 +108,14 @@ class AgentModule(RunModule):
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
-        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``,
-        or one action for one observation ``[*O]``. Every observation counts as the first of an episode. Agents that
-        follow commands get the evaluation command. Raises SettingError for other shapes."""
+        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``.
+        For an observation ``[*O]``, return an action without the axis B. Every observation counts as the first
+        observation of an episode. Agents that follow commands get the evaluation command. Raises SettingError for other
+        shapes."""
         obs_shape = self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, next(self.parameters()).device)
         obs_batch = obs.reshape(-1, *obs_shape)
-        # The policy acts in B environments, one for each observation.
+        # The policy acts in B environments, which have one observation each.
         policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(obs_batch))
         actions = first_member_actions(policy, obs_batch)
         is_batch = obs.dim() > len(obs_shape)
@@ -122,7 +125,8 @@ class AgentModule(RunModule):
         return self(batch[0] if isinstance(batch, list | tuple) else batch)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Evaluate with the run's number of episodes. Outside of `fit`, this does not affect later evaluations."""
+        """Evaluate the agents with the run's number of episodes. Outside of `fit`, this does not change the episodes of
+        later evaluations."""
         if self.trainer.state.fn != "fit":
             self.row = {}
             with self.loop.preserve_streams():
@@ -133,6 +137,7 @@ class AgentModule(RunModule):
     test_step = validation_step
 
     def _evaluate(self, **log_options: Any) -> None:
+        """Evaluate the agents, add the measurements to ``row``, and log the mean scores with ``log_options``."""
         start = time.perf_counter()
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
@@ -158,21 +163,22 @@ class AgentModule(RunModule):
         return super().is_over() or self.loop.has_reached_target()
 
     def score(self) -> float | None:
-        """Return the mean score over all seeds with a finite score; None if no seed has one. Diverged seeds count too,
-        because they still play, so that the score is comparable between epochs."""
+        """Return the mean score over all seeds with a finite score, or None if no seed has a finite score. Diverged
+        seeds still play, and count too, so that the scores of different epochs are comparable."""
         return _finite_mean(self.row.get(self.loop.score_tag, torch.empty(0)))
 
     def confirmed_score(self) -> float | None:
-        """Return the mean of the `score` and of a second evaluation from other seeds. Return the `score` itself if it
-        is of training episodes, or if each member had equal returns in all its evaluation episodes."""
+        """Return the mean of the `score` and the score of a second evaluation, whose episodes have other seeds. Return
+        the `score` itself if it is the score of training episodes, or if each member had equal returns in all its
+        evaluation episodes."""
         loop = self.loop
         if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
         return _finite_mean((self.row[tags.GREEDY] + loop.second_score()) / 2)
 
     def stop_reason(self) -> str:
-        """Return a text about the target that the mean over members has reached: the run's ``target_return`` or the
-        agent's target. It is empty if the run continues."""
+        """Return text about the target that the mean over members has reached: the run's ``target_return`` or the
+        agent's target. It is empty if no target is reached."""
         means, loop = self.means(), self.loop
         run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
@@ -182,10 +188,10 @@ class AgentModule(RunModule):
         return ""
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return the first member's weights, without target networks, and its actions in the latest evaluation. Each
-        coordinate of continuous actions has a separate histogram."""
+        """Return tag -> samples for histograms of the first member: its weights, without target networks, and its
+        actions in the latest evaluation. Each coordinate of continuous actions has a separate histogram."""
         samples = {}
-        # The parameter of a network is called ``NETWORK.flat``, or ``flat_parameters`` if the agent has only one.
+        # The name of a network's parameter is ``NETWORK.flat``, or ``flat_parameters`` if there is only one network.
         for name, tensor in self.loop.agents[0].named_parameters():
             if "target" not in name:
                 network = name.replace("flat_parameters", "network").removesuffix(".flat")
@@ -198,9 +204,10 @@ class AgentModule(RunModule):
         return samples
 
     def columns(self) -> dict[str, str]:
-        """Return the texts of the printed columns: steps, the mean return in training, mean returns of evaluations, the
-        loss of the latest update, and the number of diverged seeds. Missing values are empty. Without a running mean,
-        the return in training is the mean over the latest `_PRINTED_EPOCHS` epochs with episodes."""
+        """Return the printed columns (heading -> text): steps, the mean return in training, mean returns of
+        evaluations, the loss of the latest update, and the number of diverged seeds. Missing values are empty. If the
+        agents have no running mean, the return in training is the mean over the latest `_PRINTED_EPOCHS` epochs with
+        episodes."""
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
@@ -224,5 +231,6 @@ class AgentModule(RunModule):
 
 
 def _finite_mean(values: Tensor) -> float | None:
+    """Return the mean of the finite ``values``, or None if there are none."""
     finite = values[values.isfinite()]
     return float(finite.mean()) if len(finite) else None

@@ -18,29 +18,31 @@ from models.settings import UserError
 from models.state import Stateful, check_like, require
 from models.streams import Streams, derive_seed
 
-# A generation is flat if all its proxies have the same fitness without solving the task: the strategy cannot rank them.
+# A generation is flat if all its proxies have the same fitness and do not solve the task. The strategy cannot rank
+# them.
 RESTART_EVERY = 5  # number of consecutive flat generations after which a search starts from another mean
 FLAT_LIMIT = 20  # number of consecutive flat generations after which a search ends
 
 
 class EvolutionStrategy(Stateful, pl.Callback):
-    """Searches for a proxy (a learned environment or reward) by moving the mean of a proxy module with an evolution
-    strategy. An epoch is a generation.
+    """Searches for a proxy (a learned environment or reward): an evolution strategy moves the mean of a proxy module.
+    An epoch is a generation.
 
     Before each epoch, the callback samples noise and sets ``module.population [P, D]``: P proxies near the mean with D
     parameters each. The module trains and tests fresh agents on them. After this evaluation, the callback reads
     ``module.fitness [P]`` and ``module.selection_fitness [P]``, and moves the mean. Subclasses may replace `start`,
     `ask` and `tell`, and extend the state by `state_dict` and `load_state_dict`.
 
-    The module is a `ProxyModule`, or has its ``search_vector``, ``set_mean``, ``proxies``, ``first_mean``,
-    ``another_mean``, ``has_solved`` and ``population_solves``. With ``quit_when_solved``, the first mean that solves
-    the task is not moved, as published.
+    The module is a `ProxyModule`, or another module with the methods ``search_vector``, ``set_mean``, ``proxies``,
+    ``first_mean``, ``another_mean``, ``has_solved`` and ``population_solves``. With ``quit_when_solved``, the first
+    mean that solves the task is not moved, as published.
 
     :param seed: seed of the perturbations.
     :param config: the settings of a run, instead of ``settings``.
     :param settings: settings of the outer loop, by their names in `SearchConfig`: ``strategy``, ``population``,
-        ``noise_std``, ``step_size``, ``mirrored``, ``weight_decay``, ``score_transform``, ``keep_best``, ... Others
-        have their defaults. Raises SettingError for unknown names and values out of range.
+        ``noise_std``, ``step_size``, ``mirrored``, ``weight_decay``, ``score_transform``, ``keep_best``, ... Other
+        settings have their defaults.
+    :raises SettingError: A name in ``settings`` is unknown, or a value is out of range.
     """
 
     saved = ("generation", "flat_generations", "restarts", "archive")
@@ -52,17 +54,17 @@ class EvolutionStrategy(Stateful, pl.Callback):
         self.archive = Archive(self.config.keep_best)
         self.noise = torch.zeros(0)  # noise of the current generation, [rows, K]
         self.generation = 0  # number of the latest evaluated generation
-        self.flat_generations = 0  # number of latest generations in a row that are flat
-        self.restarts = 0  # number of restarts; each doubles noise_std
+        self.flat_generations = 0  # number of successive flat generations up to the latest generation
+        self.restarts = 0  # number of restarts; a restart doubles noise_std
 
     @property
     def mean(self) -> Tensor:
-        """Return the mean, ``[K]``. K is the number of parameters that the search changes; others may be fixed."""
+        """Return the mean, ``[K]``. K is the number of parameters that the search changes, out of all D."""
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
-        """Begin at the searched parameters ``mean [K]``, with the settings of ``generation`` (from 1), which differ in
-        the search's second phase. ``noise_std`` is doubled for every restart so far."""
+        """Create the strategy at the searched parameters ``mean [K]``. It has the settings of ``generation`` (from 1),
+        which change in the search's second phase. ``noise_std`` is doubled for every restart so far."""
         config = self.config.generation_settings(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
@@ -99,19 +101,19 @@ class EvolutionStrategy(Stateful, pl.Callback):
             check_like(module.mean.detach()[0], entry.mean, "archive")
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Create the strategy at the module's first mean. In a resumed run the strategy is restored already. Then only
-        check that it fits the module. Raises StateError if it does not."""
+        """Create the strategy at the module's first mean. In a resumed run the strategy is restored already; then only
+        check that it fits the module, and raise StateError if it does not."""
         if self.strategy is None:
             module.set_mean(module.first_mean())
             self.start(module.search_vector(), generation=1)
         else:
             self.check_fits(module)
-        # The strategy's mean has the K parameters that are searched, the module's has all D.
+        # The strategy's mean has the K parameters that the search changes, the module's mean has all D.
         module.set_mean(module.proxies(self.mean))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Set the module's population. Before the first generation of the second phase, the strategy starts again at
-        the current mean, with the settings of that phase."""
+        """Set the module's population. Before the first generation of the second phase, start the strategy again at the
+        current mean, with the settings of that phase."""
         generation = trainer.current_epoch + 1
         if trainer.current_epoch == self.config.second_phase:
             self.start(self.mean, generation)
@@ -120,9 +122,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Offer the mean to the archive, and move it by the fitness of the generation, unless the search ends because
-        the mean solves the task. After every `RESTART_EVERY` flat generations in a row, restart the search instead.
-        Raises UserError after `FLAT_LIMIT` of them, or if the mean is not finite."""
+        """Offer the mean to the archive. Then move it by the fitness of the generation, unless the search ends because
+        the mean solves the task. After every `RESTART_EVERY` successive flat generations, restart the search instead.
+        Raises UserError after `FLAT_LIMIT` successive flat generations, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
@@ -133,8 +135,10 @@ class EvolutionStrategy(Stateful, pl.Callback):
         all_equal = len(finite) > 1 and bool((finite == finite[0]).all())
         is_flat = all_equal and not module.population_solves()
         self.flat_generations = self.flat_generations + 1 if is_flat else 0
-        generations = f"for {self.flat_generations} generations"
-        problem = f"{generations} all proxies have had the same fitness, so there is nothing to climb"
+        problem = (
+            f"for {self.flat_generations} generations all proxies have had the same fitness, "
+            "so there is nothing to climb"
+        )
         if self.flat_generations == FLAT_LIMIT:
             raise UserError(
                 f"{problem} and the search stops; metrics and checkpoint are kept: another start (start_from), a "
@@ -153,7 +157,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
             )
 
     def _archive_mean(self, module: Any) -> None:
-        """Add the mean to the archive of the best means if it was evaluated. First remove means that were tested with
+        """Add the mean to the archive of the best means, if it was evaluated. First remove means that were tested with
         another time limit, because their fitness is not comparable."""
         if module.mean_fitness is None:
             return
@@ -167,8 +171,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
         archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
 
     def _restart(self, module: Any, problem: str) -> None:
-        """Restart the search, and print a note that begins with the ``problem``. The noise doubles. Unless
-        ``start_from`` is set, the initial mean is drawn anew."""
+        """Restart the search with twice the noise, from a new random mean or, if ``start_from`` is set, from the
+        current mean. Print a note that begins with the ``problem``."""
         self.restarts += 1  # `start` doubles the noise for each restart
         mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:

@@ -1,9 +1,9 @@
 """Imports Lightning and Numba without slow modules that runs do not need, or not yet.
 
-torchmetrics, which Lightning imports for one class, imports scipy.signal and matplotlib. Lightning uses two names of
+torchmetrics, which Lightning imports for a class, imports scipy.signal and matplotlib. Lightning uses two names of
 torch's compiler, and torch imports its export without using it. Numba imports scipy.linalg to see whether it is
-installed. During these imports, stubs with the names that are used replace the modules. They are removed afterwards, so
-later imports get the modules themselves.
+installed. During the import of Lightning or Numba, stubs replace these modules. The stubs have only the names that the
+importing code uses. They are removed afterwards, so later imports get the modules themselves.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _STUBS: dict[str, dict[str, Any]] = {
     "matplotlib.pyplot": {"Figure": object, "style": SimpleNamespace(context=lambda name: lambda function: function)},
     "scipy.signal": {"hamming": None},
     "torch._dynamo": {
-        "OptimizedModule": type("OptimizedModule", (), {}),  # no module is one
+        "OptimizedModule": type("OptimizedModule", (), {}),  # no module is an instance of this class
         "disable": lambda function, *_, **__: function,
     },
     "torch.export": {},
@@ -29,8 +29,9 @@ _STUBS_OF_NUMBA: dict[str, dict[str, Any]] = {"scipy.linalg": {}, "scipy.linalg.
 
 
 @contextlib.contextmanager
-def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """Context manager that replaces modules by stubs, ``{module: {name: value}}``, unless they are imported already."""
+def _stub_modules(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Context manager that replaces modules by stubs, unless they are imported already. ``values_by_module`` is module
+    -> name -> value, for the names in the stubs."""
     stubs = {name: ModuleType(name) for name in values_by_module if name not in sys.modules}
     for name, stub in stubs.items():
         vars(stub).update(values_by_module[name])
@@ -43,18 +44,18 @@ def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def load() -> None:
-    """Import Lightning, if that has not been done. No module is replaced by a stub if torchvision is installed, because
-    it needs these modules."""
+    """Import Lightning, unless it is imported already. If torchvision is installed, there are no stubs, because it
+    needs the modules themselves."""
     if "pytorch_lightning" not in sys.modules:
-        with _stubbed({} if importlib.util.find_spec("torchvision") else _STUBS):
+        with _stub_modules({} if importlib.util.find_spec("torchvision") else _STUBS):
             importlib.import_module("pytorch_lightning")
 
 
 def load_numba() -> None:
-    """Import Numba and prepare it to load machine code, if that is not done. Call this before `gc.freeze`, so that
-    later garbage collections do not visit all of Numba's objects."""
+    """Import Numba and prepare it to load machine code, unless it is imported already. Call this before `gc.freeze`, so
+    that later garbage collections do not visit all of Numba's objects."""
     if "numba" not in sys.modules:
-        with _stubbed(_STUBS_OF_NUMBA):
+        with _stub_modules(_STUBS_OF_NUMBA):
             from numba.core.registry import cpu_target
 
             # Both calls fill tables that Numba otherwise fills at the first compiled function.

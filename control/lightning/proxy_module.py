@@ -1,6 +1,6 @@
 """The LightningModules of searches for learned environments and learned rewards: an epoch is a generation.
 
-The callback `EvolutionStrategy` runs the outer loop. If the trainer has none, the module adds one.
+The callback `EvolutionStrategy` runs the outer loop. If the trainer does not have this callback, the module adds it.
 """
 
 import functools
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.generations import InitialSearch, add_visited_states, generation_agents, population_fitness
-from control.evolution.inner_loop import InnerLoop, Outcome, by_implementation, fresh_seeds
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds, implementation_means
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import is_teacher, teacher
@@ -41,9 +41,9 @@ class ProxyModule(RunModule):
     environment (`train_epoch`). The test returns become the population's fitness (`validation_step`).
 
     The only parameter is the search distribution's mean, ``[1, D]``. The callback `EvolutionStrategy` sets
-    ``population [P, D]`` before an epoch, and reads ``fitness [P]``, ``selection_fitness [P]`` (by which the strategy
-    ranks) and ``mean_fitness`` after it. Perturbations and agents depend only on the run's seed and the generation, so
-    checkpoints contain nothing of an unfinished generation.
+    ``population [P, D]`` before an epoch. After the epoch it reads ``fitness [P]``, ``mean_fitness``, and
+    ``selection_fitness [P]``, by which the strategy ranks the proxies. Perturbations and agents depend only on the
+    run's seed and the generation, so checkpoints contain nothing of an unfinished generation.
     """
 
     unit = "generation"
@@ -59,14 +59,16 @@ class ProxyModule(RunModule):
         self.population = torch.zeros(0, factory.parameters.size)
         self.fitness = self.selection_fitness = torch.zeros(0)
         self.mean_fitness: float | None = None  # None in generations that do not evaluate the mean
-        self.mean_return = -math.inf  # mean return of the latest evaluated mean; -inf if its tests had a shorter limit
+        # Mean return of agents on the latest evaluated mean; -inf if their tests had a shorter time limit.
+        self.mean_return = -math.inf
         # Scores of the agents on the first mean.
         self.first_scores = torch.full((self.config.center_agents,), torch.nan)
-        self.outcome: Outcome | None = None  # returns and steps of the agents of the latest training
+        self.outcome: Outcome | None = None  # results of the agents of the latest generation
         self.real_steps = 0  # number of steps in the real environment so far
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
-        self.num_implementations = len(self.agents)  # number of implementations
-        self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
+        self.num_implementations = len(self.agents)
+        # Implementation -> `mean_return` of its agents. Empty if there is only one implementation.
+        self.return_by_agent: dict[str, float] = {}
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
             f"{self.steps_kind}: steps of all agents, {self.real_label}: steps of tests"
@@ -81,8 +83,8 @@ class ProxyModule(RunModule):
         return self(*batch)
 
     def save(self, path: str | Path, **description: Any) -> None:
-        """Write the mean as a safetensors file that `understudy.load` opens. Other arguments become entries
-        of the description in the file, so they must be plain data."""
+        """Write the mean to a safetensors file that `understudy.load` opens. ``description`` has further entries of the
+        description in the file, which must be plain data."""
         mean, game = self.mean.detach()[0], self.settings.run.gamename
         description = {"settings": as_dict(self.settings)} | description
         files.save(path, mean, config=self.config, spaces=self.factory.spaces, game=game, description=description)
@@ -101,7 +103,8 @@ class ProxyModule(RunModule):
         self.mean.data = mean[None].clone()
 
     def first_mean(self) -> Tensor:
-        """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
+        """Return the proxy from which a search starts, ``[D]``. The choice may train agents, whose steps are
+        counted."""
         seed = self.settings.run.seed
         train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
         return InitialSearch(
@@ -109,7 +112,7 @@ class ProxyModule(RunModule):
         ).mean()
 
     def another_mean(self, seed: int) -> Tensor:
-        """Return the searched part ``[K]`` of a random initial proxy."""
+        """Return the parameters ``[K]`` that a search changes, of a random initial proxy."""
         return self.factory.searched_part(self.factory.initial(Streams([seed]))[0])
 
     def has_solved(self) -> bool:
@@ -119,8 +122,8 @@ class ProxyModule(RunModule):
 
     def population_solves(self) -> bool:
         """Return whether the population of this generation solves the task: both the average return of its agents and
-        its average fitness reach ``solved_reward``. (Fitness may contain more than the return.) Return False if tests
-        do not have the final time limit yet. Otherwise, return True if all agents diverged."""
+        its average fitness, which may contain more than the return, reach ``solved_reward``. Return False if tests do
+        not have the final time limit yet. Otherwise, return True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False
@@ -132,7 +135,7 @@ class ProxyModule(RunModule):
         """Train and test the agents of a generation, and set ``row`` to its speed and times."""
         self.epoch = self.current_epoch + 1
         config = self.config.generation_settings(self.epoch)
-        mean: Tensor | None = None  # generations that do not evaluate the mean train no agents on it
+        mean: Tensor | None = None  # the mean, if this generation evaluates it
         if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
             mean = self.with_visited_states(self.mean.detach()[0], self.epoch)
             self.set_mean(mean)
@@ -152,12 +155,13 @@ class ProxyModule(RunModule):
         }
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Compute the fitness of the population and, if agents trained on it, of the mean. Add metrics to ``row``."""
+        """Compute the fitness of the population, and the fitness of the mean if agents trained on it. Add metrics to
+        ``row``."""
         outcome = self.outcome
         if outcome is None:  # a trainer may try a validation before the first epoch
             return
         config = self.config.generation_settings(self.epoch)
-        scores = objective(outcome, config)  # [N], one for each agent
+        scores = objective(outcome, config)  # [N], a score for each agent
         self.fitness, self.selection_fitness, scores_of_mean = population_fitness(scores, config, len(self.population))
         finite = self.fitness[self.fitness.isfinite()]
         if not len(finite):
@@ -175,25 +179,25 @@ class ProxyModule(RunModule):
             metrics["search/episode_length"] = outcome.steps.sum() / outcome.episodes.sum().clamp(min=1)
         self.mean_fitness = None
         if len(scores_of_mean):
-            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # the mean's agents are the last of the N
+            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # the mean's agents are the last of all agents
             metrics |= self._evaluate_mean(scores_of_mean, returns_of_mean)
         self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
 
     def _evaluate_mean(self, scores: Tensor, returns: Tensor) -> dict[str, Tensor]:
-        """Evaluate the search distribution's mean by the N agents that trained on it: ``scores [N]`` are their
-        objectives, ``returns [N]`` their test returns. Set ``mean_fitness``, ``mean_return`` and, for several
-        implementations, ``return_by_agent``. In the first generation, also keep the scores as ``first_scores``. Return
-        metrics, ``{tag: scalar tensor}``."""
+        """Evaluate the search distribution's mean by the N agents that trained on it. ``scores [N]`` are their
+        objectives, ``returns [N]`` are their mean test returns. Set ``mean_fitness``, ``mean_return`` and, if there are
+        several implementations, ``return_by_agent``. In the first generation, also set ``first_scores``. Return the
+        metrics (tag -> scalar tensor)."""
         metrics = {MEAN_RETURN: returns.nanmean()}
         self.mean_fitness = float(scores.nanmean())
         if self.epoch == 1:
             self.first_scores = scores
         if self.num_implementations > 1:
-            # The implementations alternate among the N agents, as they do for the seeds 0, 1, 2, ...
-            self.return_by_agent = by_implementation(self.agents, range(len(returns)), returns)
+            # The implementations alternate between the N agents, as they do for the seeds 0, 1, 2, ...
+            self.return_by_agent = implementation_means(self.agents, range(len(returns)), returns)
         self.mean_return = -math.inf
         if self.has_final_test_limit():
-            # NaN (all agents diverged) becomes -inf, because `max` returns the first number if the second is NaN.
+            # NaN, if all agents diverged, becomes -inf, because `max` returns the first number if the second is NaN.
             self.mean_return = max(-math.inf, float(returns.nanmean()))
             if (solved := self.config.solved_reward) is not None:
                 metrics["search/center_solved"] = (returns >= solved).float().mean()
@@ -212,7 +216,8 @@ class ProxyModule(RunModule):
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
-        """Return seeds of ``count`` fresh agents with alternating implementations, unrelated for different ``name``."""
+        """Return the seeds of ``count`` fresh agents, which depend on ``name``. The implementations of the agents
+        alternate."""
         return fresh_seeds(self.settings.run.seed, name, count, self.num_implementations)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
@@ -233,7 +238,7 @@ class ProxyModule(RunModule):
         return self.evolution.archive
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """Return an `EvolutionStrategy` with the run's settings, unless the trainer has one."""
+        """Return an `EvolutionStrategy` with the run's settings, unless the trainer has such a callback."""
         has_strategy = any(isinstance(callback, EvolutionStrategy) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
         if has_strategy or not self.evolves or self.trainer.state.fn != "fit":
             return []
@@ -246,7 +251,7 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def columns(self) -> dict[str, str]:
-        """Return the texts of the printed columns: the training steps of all agents, the average and the highest
+        """Return the printed columns (heading -> text): the training steps of all agents, the average and the highest
         fitness of the population, the return of agents on the mean, the number of diverged proxies, and the real steps.
         Columns about the mean are left out if it was not evaluated."""
         values = self.means()
@@ -268,6 +273,7 @@ class ProxyModule(RunModule):
         self.workers.close()
 
     def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint. Raises CheckpointError if the state of the search does not fit the settings."""
         super().restore(checkpoint)
         if not self.evolves:
             return
@@ -280,14 +286,14 @@ class ProxyModule(RunModule):
 class SyntheticEnvironmentModule(ProxyModule):
     """A learned environment: ``module(states, actions)`` steps it with the mean's networks.
 
-    States are ``[B, S]``, actions ``[B]`` int64 or ``[B, A]``. Returns next states ``[B, S]``, rewards ``[B]`` and
-    terminations ``[B]`` bool.
+    States are ``[B, S]``, actions are ``[B]`` int64 or ``[B, A]``. The result is the next states ``[B, S]``, the
+    rewards ``[B]`` and the terminations ``[B]`` bool.
     """
 
     steps_kind = "synthetic"
 
     def initial_states(self, seeds: Sequence[int]) -> Tensor:
-        """Return initial states ``[B, S]`` of episodes with B ``seeds``."""
+        """Return the initial states ``[B, S]`` of episodes with the ``seeds [B]``."""
         factory: Any = self.factory
         return factory.initial_states(self.mean.detach(), seeds)
 
@@ -296,8 +302,8 @@ class RewardNetworkModule(ProxyModule):
     """A learned reward: ``module(obs, next_obs, reward, terminated)`` returns the reward that an agent receives instead
     of ``reward``. Agents step the real environment.
 
-    Observations are ``[B, S]``, rewards and terminations ``[B]``; the result is ``[B]``. A fifth input is the agent's
-    discount, for potentials. A sixth is I numbers of the environment's info, ``[B, I]``, for modes that use them.
+    Observations are ``[B, S]``, rewards and terminations are ``[B]``, and the result is ``[B]``. Potentials need a
+    fifth input, the agent's discount. Modes that use the environment's info need a sixth input, its numbers ``[B, I]``.
     """
 
     steps_kind = "training"  # also in the real environment, so the column of `real_steps` has another name
@@ -305,8 +311,8 @@ class RewardNetworkModule(ProxyModule):
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
-    """Build the module of a search from ``settings``, by default a `SyntheticEnvironmentModule` or
-    `RewardNetworkModule`, and start its workers.
+    """Build the module of a search from ``settings``, and start its workers. The default for ``module_class`` is
+    `SyntheticEnvironmentModule` or `RewardNetworkModule`, by the kind of proxy.
 
     The module gets a copy of the settings with two changes: ``checkpoint_every`` is 1 unless the user chose it, and
     ``compiled`` says whether agents train in machine code. Raises SettingError if settings, agents and environment do
@@ -338,26 +344,30 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
 
 def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
     """Raise SettingError if the agents of a proxy cannot be divided equally among the implementations in ``agent``,
-    such as "PPO,DDQN". Searches in which each generation has one implementation need no division."""
+    such as "PPO,DDQN". If all agents of a generation have the same implementation, no division is necessary."""
     if not search.common_random_numbers or search.agents_take_turns != "seeds":
         return
     num_implementations = len(parse_agents(agent))
     for name in ("agents_per_proxy", "second_agents"):
         count = getattr(search, name)
         if count is not None and count % num_implementations:
-            line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_implementations}"
-            raise SettingError(line, name)
+            raise SettingError(
+                f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_implementations}", name
+            )
 
 
 def _check_start(search: SearchConfig, factory: ProxyFactory) -> None:
-    """Raise SettingError if no search can begin with ``start_from``, before files are written."""
+    """Raise SettingError if a search cannot begin at ``start_from``. This check precedes the writing of files."""
     start = search.start_from
     if start is None:
         factory.check_start()
     elif is_teacher(start):
         teacher(start, factory.game, factory.spaces, wants_values=factory.check_policy(start))
     elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
-        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
-        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
+        raise SettingError(
+            f"start_from is {start!r}, which is no policy; allowed with preset {preset}: an agent's run or checkpoint, "
+            "or module:function",
+            "start_from",
+        )
     else:
         first_parameters(start, search, factory.spaces, factory.game)

@@ -1,4 +1,4 @@
-"""The LightningModule that fits a synthetic environment to transitions of the real one, without a search."""
+"""The LightningModule that fits a synthetic environment to transitions of the real environment, without a search."""
 
 import dataclasses
 import math
@@ -22,7 +22,8 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
-_NUM_AGENTS = 2  # recorded agents; with more, each would learn less, and reach the goal of Acrobot less often
+# Number of recorded agents. With more agents, each would learn less, and reach the goal of Acrobot less often.
+_NUM_AGENTS = 2
 _HELD_OUT_FRACTION = 0.1  # fraction of the transitions that measure the error
 _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
@@ -30,8 +31,8 @@ _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 class SupervisedModule(SyntheticEnvironmentModule):
     """A synthetic environment whose networks are fitted to transitions of the real environment (`Fit`), not evolved.
 
-    ``fit_updates`` are divided equally between ``generations`` epochs. ``mean`` has for each network the weights with
-    the lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
+    ``fit_updates`` updates are divided equally between ``generations`` epochs. ``mean`` has the weights of each network
+    with its lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
     """
 
     unit = "epoch"
@@ -47,11 +48,10 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.best_means = Archive(self.config.keep_best)
         initial = factory.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
         self.mean.data = initial.clone()
-        self.weights = nn.Parameter(initial)  # weights in the standardised units of `Fit`; the mean is in raw units
+        self.weights = nn.Parameter(initial)  # [1, D], in the standardised units of `Fit`; the mean is in raw units
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
         self.optimizer = torch.optim.Adam([self.weights], fused=True)
-        # Number of updates in an epoch.
-        self.updates = math.ceil(settings.proxy.fit_updates / settings.proxy.generations)
+        self.updates = math.ceil(settings.proxy.fit_updates / settings.proxy.generations)  # number in an epoch
         self.errors: dict[str, float] = {}  # the mean's errors on held-out transitions
 
     @property
@@ -62,7 +62,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return [*super().configure_optimizers(), self.optimizer]
 
     def on_train_start(self) -> None:
-        """Record the transitions, divide them into ``learned`` and ``held_out``, and prepare the ``fit``."""
+        """Record the transitions, divide them into ``learned`` and ``held_out`` transitions, and prepare the
+        ``fit``."""
         super().on_train_start()
         run = self.settings.run
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)
@@ -77,7 +78,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         start = time.perf_counter()
         self.epoch = self.current_epoch + 1
         config = self.settings.proxy
-        # The schedule has a rate before every update and one after the last. It continues after `gradient_steps`.
+        # The schedule has a rate for every update, and a last rate after all updates. A resumed run continues it.
         num_rates = self.updates * config.generations + 1
         schedule = OneCycleLR(self.optimizer, config.fit_lr, num_rates, last_epoch=self.gradient_steps - 1)
         generator = torch.Generator().manual_seed(derive_seed(self.settings.run.seed, f"batches of epoch {self.epoch}"))
@@ -97,16 +98,16 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.row |= {SPEED: torch.tensor([rate]), LEARNING_RATE: torch.tensor(schedule.get_last_lr())}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Copy the weights of each network whose held-out loss is its lowest so far into the mean. Set ``errors`` and
-        ``mean_fitness`` (minus the sum of the lowest losses), and offer the mean to the archive."""
+        """Copy the weights of networks into the mean if their held-out loss is their lowest loss so far. Set ``errors``
+        and ``mean_fitness`` (minus the sum of the lowest losses), and offer the mean to the archive."""
         if self.trainer.sanity_checking:
             return
         mean = self.mean.detach()
         new_weights = self.fit.convert_to_raw_units(self.weights.detach())
         new_errors = self.fit.errors(new_weights, self.held_out)
-        # An error for each network.
+        # [networks], in the order of `PARTS`
         losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])
-        # Views by name of a network: a copy into one of ``mean_networks`` changes the mean.
+        # Name of a network -> view of its weights. A copy into a view in ``mean_networks`` changes the mean.
         mean_networks, new_networks = self.networks.split(mean), self.networks.split(new_weights)
         for name, is_lowest in zip(PARTS, losses < self.lowest, strict=True):
             if is_lowest:
@@ -125,7 +126,12 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return {label: f"{self.errors[name]:.2g}" for label, name in labels.items()}
 
     def fitted_to(self) -> dict[str, Any]:
-        """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""
+        """Return a description of the fit:
+
+        - ``transitions``, ``transitions_from``: these settings, the number and the source of the transitions;
+        - ``gradient_steps``: the number of updates;
+        - ``held_out``: the mean's errors on held-out transitions.
+        """
         source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
         return source | {"gradient_steps": self.gradient_steps, "held_out": self.errors}
 
@@ -139,22 +145,26 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
-    """Return ``loop.config.transitions`` transitions of the real environment. Each of two agents, of the first
-    implementation in ``loop.implementations``, makes half of them while it learns. If ``transitions_from`` is "random",
-    the agents act at random instead. Raises SettingError for an implementation without a replay buffer."""
+    """Return ``loop.config.transitions`` transitions of the real environment. Half of them are from each of two agents
+    that learn there, of the first implementation in ``loop.implementations``. If ``transitions_from`` is "random", the
+    agents act at random instead. ``seed`` determines the agents. Raises SettingError for an implementation without a
+    replay buffer."""
     loop = loop.for_implementation(loop.implementations[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
-        line = f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer"
-        raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
+        raise SettingError(
+            f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer; "
+            "allowed with preset supervised: agents such as DDQN, TD3 or SAC",
+            "agent",
+        )
     config: Any = loop.config
     steps = math.ceil(config.transitions / _NUM_AGENTS)  # number of steps of each agent
-    # Each agent makes exactly so many steps, without tests in between.
+    # Each agent makes exactly ``steps`` steps, without tests in between.
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)
     # The replay buffer holds all steps.
     changes = {"buffer_size": max(loop.agent_config.buffer_size, steps + loop.agent_config.num_envs)}
     if config.transitions_from == "random":
-        # An agent acts at random until it has played ``init_episodes`` episodes, here to the end.
+        # An agent acts at random until it has played ``init_episodes`` episodes.
         changes["init_episodes"] = 10**9
     loop.agent_config = dataclasses.replace(loop.agent_config, **changes)
     seeds = fresh_seeds(seed, "transitions", _NUM_AGENTS)
@@ -164,12 +174,12 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
         loop.train_to_end(step_loop)
         transitions.append(_replayed_transitions(step_loop.agent))
     columns = [torch.cat(tensors) for tensors in zip(*transitions, strict=True)]
-    return Transitions(*columns).select(torch.arange(config.transitions))  # rounding up may have added a few
+    return Transitions(*columns).select(torch.arange(config.transitions))  # without the surplus of rounding up
 
 
 def _replayed_transitions(agent: Any) -> Transitions:
-    """Return the transitions in the replay buffer of M agents with E environments each and T steps in each environment.
-    Their shape is ``[M E T, ...]``, one environment after another."""
+    """Return the transitions in the replay buffer of ``agent``: M members, with E environments each, and T steps in
+    each environment. Their shape is ``[M E T, ...]``, one environment after another."""
     rows = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
     discrete = isinstance(agent.spaces.actions, Discrete)
     if isinstance(agent, TwinCriticAgent):  # actions are vectors: one-hot if discrete, else scaled to [-1, 1]

@@ -10,7 +10,7 @@ import numpy as np
 from control.reports.figures import GREY
 from control.reports.runs import Array, Run
 from control.reports.statistics import MIN_RUNS, interval, iqm
-from control.reports.tags import FITNESS, REWARD_RATE, TAGS, of_search
+from control.reports.tags import FITNESS, REWARD_RATE, TAGS, is_search
 from envs.names import reward_threshold
 from models.settings import UserError
 
@@ -31,7 +31,7 @@ def finish_panel(axis: Any, tag: str, log: bool) -> None:
     label = RETURN_LABEL if TAGS[tag].kind == "return" or tag == "train/baseline" else "loss"
     if tag == REWARD_RATE:
         label = "reward per step"
-    axis.set(xlabel=SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL, ylabel=label)
+    axis.set(xlabel=SEARCH_STEPS_LABEL if is_search([tag]) else STEPS_LABEL, ylabel=label)
     scale(axis, log or label == "loss")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from control.storage.run_dir import atomic_write_text, replacing
+from control.storage.run_dir import atomic_file, atomic_write_text
 from models.settings import SettingError
 
 # On a new machine matplotlib prints that it searches for fonts. A letter that the font lacks becomes a box.
@@ -35,10 +35,10 @@ WIDTH = 7.0  # inches across a page, about 180 mm
 NARROW = 3.0  # inches across a telephone, and across a card of TensorBoard
 DPI = 200
 
-# Colours by their place in the cycle of the theme, which matplotlib resolves when it draws.
+# Names of colours by their place in the cycle of the theme. Matplotlib looks up the colour when it draws.
 COLOURS = tuple(f"C{i}" for i in range(12))
 INK = "C6"
-GREY = "C12"  # for lines that show no measurement
+GREY = "C12"  # colour of lines that show no measurement
 # Palette of Okabe and Ito, safe for all common kinds of colour blindness. Two of its colours are replaced: yellow, too
 # faint on white, and blue, too faint on black. Five colours of Tol's muted palette follow, then grey.
 CYCLES = {
@@ -51,7 +51,7 @@ PAPER = {"light": "#ffffff", "dark": "#0d1117"}
 INKS = {"light": "#1a1a1a", "dark": "#e6edf3"}
 RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
-_NOTE_LETTERS, _LABEL_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 15, 15, 12  # letters per inch of a line
+_NOTE_LETTERS, _LABEL_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 15, 15, 12  # letters per inch
 _HANDLE_LETTERS = 7  # width of the line beside a label of the legend, in letters
 _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line in inches
 
@@ -59,8 +59,8 @@ _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line 
 @dataclass(frozen=True)
 class FigureStyle:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
-    logarithmic axis of returns. With ``narrow``, second files ``STEM_narrow`` have all panels in one column, for
-    telephones and TensorBoard."""
+    logarithmic axis of returns. With ``narrow``, the figure is also drawn with all panels in a single column, for
+    telephones and TensorBoard, in files ``STEM_narrow``."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
@@ -68,7 +68,8 @@ class FigureStyle:
     narrow: bool = False
 
     def path(self, folder: Path, stem: str) -> Path:
-        """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix."""
+        """Return the file ``stem`` of a figure in ``folder``. Its suffix is the first of the formats, or else
+        ``png``."""
         return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
 
     def with_svg(self) -> "FigureStyle":
@@ -81,13 +82,13 @@ DEFAULT_STYLE = FigureStyle()
 
 
 def style_of(run: Any) -> FigureStyle:
-    """Return the appearance in the settings of a run (`control.cli.settings.RunConfig`)."""
+    """Return the style of figures in the settings of a run (`control.cli.settings.RunConfig`)."""
     return FigureStyle(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)  # each format once
 
 
 def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:
-    """Print the table ``text``, call ``draw(target)`` to write its figure, and write the numbers as JSON beside it.
-    Raises SettingError about the ``setting`` if a file cannot be written, before anything is printed."""
+    """Print the table ``text``, call ``draw(target)`` to write its figure, and write the ``numbers`` as JSON beside the
+    figure. Raises SettingError about the ``setting`` if a file cannot be written, before anything is printed."""
     numbers_path = target.with_suffix(".json")
     check_writable(setting, target, numbers_path)
     print(text)
@@ -97,17 +98,17 @@ def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, se
 
 
 def write_numbers(path: Path, numbers: Any) -> None:
-    """Write JSON with each list of numbers on one line, so that files can be compared line by line."""
+    """Write ``numbers`` as JSON, with lists of numbers on a single line, so that files can be compared line by line."""
     text = json.dumps(numbers, indent=2)
-    # Replaces the line breaks in lists that contain no other list and no mapping.
+    # Replace the line breaks in lists that contain no other list and no mapping.
     text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
     atomic_write_text(path, text + "\n")
 
 
 def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FORMATS) -> Path:
-    """Return the file to write: ``out`` or, if it is a folder, the file ``stem`` in it with the first of ``formats`` as
-    suffix. A path without suffix is a folder, unless it is an existing file. Raises SettingError about the ``setting``
-    for a file with a suffix that is not in ``formats``."""
+    """Return the file to write: ``out`` or, if that is a folder, the file ``stem`` in this folder with the first of
+    ``formats`` as suffix. A path without suffix is a folder, unless it is an existing file. Raises SettingError about
+    the ``setting`` for a file with a suffix that is not in ``formats``."""
     if out.is_dir() or not (out.suffix or out.is_file()):
         out = out / f"{stem}.{formats[0]}"
     if out.suffix.removeprefix(".").lower() not in formats:
@@ -117,8 +118,8 @@ def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FOR
 
 
 def figure_file(out: Path, setting: str = "plot_out", style: FigureStyle = DEFAULT_STYLE, stem: str = "plot") -> Path:
-    """Return the `output_file` of a figure. If ``style`` has formats, and the suffix is none of them, the first format
-    replaces the suffix."""
+    """Return the `output_file` of a figure. If ``style`` has formats, and the suffix is not among them, the first
+    format replaces the suffix."""
     path = output_file(out, setting, stem)
     if style.formats and path.suffix[1:].lower() not in style.formats:
         path = path.with_suffix(f".{style.formats[0]}")
@@ -134,32 +135,34 @@ def check_writable(setting: str, *paths: Path) -> None:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "it is a folder")
     except OSError as error:
-        line = f"{setting} is '{paths[0]}', which cannot be written: {error.strerror}"
-        raise SettingError(line) from error
+        raise SettingError(f"{setting} is '{paths[0]}', which cannot be written: {error.strerror}") from error
 
 
 Cells = list[list[int]]
-"""Layout of a page: the numbers of the panels in each row. A panel may span several cells."""
+"""Layout of the panels of a figure: for each row, the index of the panel in each cell. A panel may span several
+cells."""
 
 
 def rows(*lengths: int) -> Cells:
-    """Return the cells of rows with these numbers of panels, without rows of length 0. Panels of shorter rows span more
+    """Return the layout of rows with ``lengths`` panels, without rows of length 0. Panels of shorter rows span more
     cells, so that no cell is empty: ``rows(1, 2)`` is ``[[0, 0], [1, 2]]``."""
     filled_lengths = [length for length in lengths if length]
     columns = math.lcm(*filled_lengths)
-    first_panels = itertools.accumulate(filled_lengths, initial=0)  # of each row
+    first_panels = itertools.accumulate(filled_lengths, initial=0)  # index of the first panel of each row
     pairs = zip(first_panels, filled_lengths, strict=False)
     return [[first + column * length // columns for column in range(columns)] for first, length in pairs]
 
 
-def balanced(panels: int, max_columns: int = 3) -> list[int]:
-    """Return the lengths of rows of at most ``max_columns`` panels, as equal as possible: [3, 2] for 5 ``panels``."""
+def row_lengths(panels: int, max_columns: int = 3) -> list[int]:
+    """Divide ``panels`` panels into rows of at most ``max_columns`` panels. Return the lengths of the rows, which are
+    as equal as possible: [3, 2] for 5 panels."""
     num_rows = math.ceil(panels / max_columns)
     return [len(row) for row in np.array_split(range(panels), num_rows)] if panels else []
 
 
 def figure_files(target: Path, style: FigureStyle) -> list[Path]:
-    """Return the files of a figure: ``target`` with the suffix of each format, or with its suffix if there is none."""
+    """Return the files of a figure: ``target`` with the suffix of each format, or ``target`` itself if ``style`` has no
+    formats."""
     return [target.with_suffix(f".{name}") for name in style.formats or (target.suffix[1:].lower(),)]
 
 
@@ -174,7 +177,7 @@ def figure_panels(
     cells: Cells,
     size: tuple[float, float],
     style: FigureStyle = DEFAULT_STYLE,
-    numbers: Path | None = None,
+    numbers_path: Path | None = None,
     *,
     title: str = "",
     note: str = "",
@@ -183,41 +186,43 @@ def figure_panels(
 ) -> Iterator[list[Any]]:
     """Context manager that yields the axes of a figure with panels in ``cells`` (`rows`), and writes its `figure_files`
     at the end of the block. ``size`` is the width and height of all panels in inches, without title, legend and note.
-    ``widths`` and ``heights`` are ratios of columns and rows. Panels without data are hidden. Panels without a legend
-    share one. A PNG stores the SHA-256 of the file ``numbers`` as its metadata ``Numbers``."""
+    ``widths`` and ``heights`` are ratios of columns and rows. Panels without data are hidden. All panels without a
+    legend share a legend. A PNG stores the SHA-256 of the file ``numbers_path`` as its metadata ``Numbers``."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_parameters(style.theme)):
         figure = Figure(figsize=size, layout="constrained")
-        # The stubs know names of panels, not numbers.
+        # The type stubs allow only names of panels, not indices.
         panels: Any = figure.subplot_mosaic(cells, width_ratios=widths, height_ratios=heights)  # type: ignore[arg-type]
         axes = [panels[number] for number in sorted(panels)]
         yield axes
         for axis in axes:
             axis.set_visible(axis.has_data())
         _frame(figure, axes, title, note)
-        _save(figure, target, style, numbers)
+        _save(figure, target, style, numbers_path)
         if style.narrow:
             _stack(figure, axes, size[1])
             _frame(figure, axes, title, note)
             figure.draw_without_rendering()  # the layout needs two passes for so different a size
             _wrap_words(axes)
-            _save(figure, narrow_file(target), style, numbers)
+            _save(figure, narrow_file(target), style, numbers_path)
 
 
-def _save(figure: Any, target: Path, style: FigureStyle, numbers: Path | None) -> None:
-    """Write the `figure_files` of a figure. Without a date, equal figures are equal files."""
+def _save(figure: Any, target: Path, style: FigureStyle, numbers_path: Path | None) -> None:
+    """Write the `figure_files` of a figure. They have no date, so that equal figures are equal files. A PNG stores the
+    hash of the file ``numbers_path``."""
     metadata: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    if numbers:
-        metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
+    if numbers_path:
+        metadata["png"] = {"Numbers": hashlib.sha256(numbers_path.read_bytes()).hexdigest()}
     for path in figure_files(target, style):
-        with replacing(path) as temporary:
+        with atomic_file(path) as temporary:
             figure.savefig(temporary, format=path.suffix[1:], metadata=metadata[path.suffix[1:]])
 
 
 def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:
-    """Move the panels of a figure into one narrow column. ``height`` is the height of all rows together, in inches."""
+    """Move the panels of a figure into a single narrow column. ``height`` is the height of all rows together before, in
+    inches."""
     ratios = axes[0].get_gridspec().get_height_ratios()
     heights = [height * ratios[axis.get_subplotspec().rowspan.start] / sum(ratios) for axis in axes]
     for number, place in enumerate(figure.add_gridspec(len(axes), height_ratios=heights)):
@@ -247,7 +252,7 @@ def set_title(axis: Any, words: str, width: float) -> None:
 def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     """Label the rows 0, 1, ... of a panel, from the top to the bottom."""
     axis.set_yticks(range(len(labels)), labels)
-    margin = 0.6  # from the middle of the first and the last row to the edge
+    margin = 0.6  # distance from the middle of the first and the last row to the edge
     axis.set_ylim(len(labels) - 1 + margin, -margin)  # reversed: row 0 is at the top
     axis.tick_params(axis="y", length=0)
     axis.grid(False, axis="y")
@@ -264,7 +269,7 @@ def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
     column_letters = max(map(len, handles), default=0) + _HANDLE_LETTERS
-    letters = int(_LEGEND_LETTERS * width)  # of a line of the legend
+    letters = int(_LEGEND_LETTERS * width)  # number of letters in a line of the legend
     columns = max(1, letters // column_letters)
     labels = [textwrap.fill(label, letters - _HANDLE_LETTERS) for label in handles]
     legend_lines = math.ceil(sum(len(label.splitlines()) for label in labels) / columns)

@@ -1,5 +1,5 @@
-"""Pages in HTML: one file that refers to no other, with figures in its colours. The layout of all pages is
-`layout.html.j2`; the content of a page is another template in this folder.
+"""Pages in HTML. A page is a single file, without links to other files, with figures in the page's colours. The layout
+of all pages is `layout.html.j2`; the content of a page is another template in this folder.
 """
 
 import base64
@@ -20,8 +20,8 @@ _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
 
 
 class Picture(NamedTuple):
-    """A figure as a URL, with a description ``alt``. The ``title`` may be empty, and so may the URL of the ``narrow``
-    drawing for telephones."""
+    """A figure as a ``url``, with a description ``alt``. ``narrow`` is the URL of the narrow drawing for telephones.
+    ``title`` and ``narrow`` may be empty."""
 
     url: str
     alt: str
@@ -30,8 +30,8 @@ class Picture(NamedTuple):
 
 
 def render_page(template: str, title: str, description: str, **values: Any) -> str:
-    """Return the HTML of a page, whose content is a ``template`` in this folder with ``values``. Sections with headings
-    ``<h2 id=...>`` are listed at the top."""
+    """Return the HTML of a page with ``title`` and ``description``. Its content is a ``template`` in this folder with
+    ``values``. Sections with headings ``<h2 id=...>`` are listed at the top."""
     templates = _templates()
     values["content"] = Markup(templates.get_template(template).render(**values))
     values["sections"] = re.findall(r'<h2 id="([^"]*)">([^<]*)', values["content"])
@@ -42,6 +42,7 @@ def render_page(template: str, title: str, description: str, **values: Any) -> s
 
 @functools.cache
 def _templates() -> Environment:
+    """Return the templates in this folder, with the filters ``data_url``, ``poster``, ``with_code`` and ``words``."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -51,34 +52,35 @@ def _templates() -> Environment:
     )
     environment.filters["data_url"] = data_url
     environment.filters["poster"] = lambda film: base64.b64encode(poster(film)).decode()
-    environment.filters["with_code"] = _with_code
-    # A word with hyphens, or a flag and its value, moves to the next line as a whole.
+    environment.filters["with_code"] = _mark_code
+    # Line breaks do not divide a word with hyphens, or a flag and its value.
     words = re.compile(r"(--\w+ (?!-)\S+|\S+)")
     environment.filters["words"] = lambda text: Markup(words.sub(r"<span>\1</span>", str(escape(text))))
     environment.globals["cycles"] = CYCLES
     return environment
 
 
-def _with_code(text: str) -> Markup:
-    """Return the HTML of a text in which words between backquotes are code, and what follows a line break is faint."""
+def _mark_code(text: str) -> Markup:
+    """Return the HTML of a text. Words between backquotes are code, and the text after the first line break is
+    faint."""
     first, line_break, rest = re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text))).partition("\n")
     return Markup(f'{first}<br><span class="faint">{rest}</span>' if line_break else first)
 
 
 def data_url(path: Path) -> str:
     """Return the content of a film or a picture as a URL ``data:TYPE;base64,...``. An SVG gets the colours of the page.
-    Since it is an image there, it cannot run scripts."""
+    As an image, it cannot run scripts."""
     content = path.read_bytes()
     if path.suffix == ".svg":
         # An image does not inherit the page's style, so the SVG needs a copy. It goes right after the tag <svg ...>,
         # which is the first and so ends with the first ">".
         theme = _templates().get_template("theme.css.j2").render()
         style = f"<style>{theme} svg {{ color: var(--ink); fill: currentColor; }}</style>"
-        content = _recoloured(content.decode("utf-8", "replace")).replace(">", f">{style}", 1).encode()
+        content = _recolour(content.decode("utf-8", "replace")).replace(">", f">{style}", 1).encode()
     return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(content).decode()}"
 
 
-def _recoloured(svg: str) -> str:
+def _recolour(svg: str) -> str:
     """Return an SVG of matplotlib in the page's colours, without metadata, and with coordinates of two decimals."""
     text = svg[svg.find("<svg") :]  # without the XML declaration
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

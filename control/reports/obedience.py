@@ -27,17 +27,18 @@ from models.settings import SettingError
 from models.streams import Streams
 from models.trajectory import discounted_returns
 
-EPISODES = 20  # per command, by default
-MARGIN = 0.25  # of a sweep at each end of the training range, as a fraction of the range
-COMMANDS = 15
+EPISODES = 20  # default number of episodes per command
+MARGIN = 0.25  # extension of a sweep at each end of the training range, as a fraction of the range
+COMMANDS = 15  # number of commands of a sweep
 REGIONS = ("inside", "outside", "all")
 NAMES = {"slope": "slope", "rho": "rank correlation", "mae": "mean absolute error"}
 NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as commanded; shaded: returns seen in training"
 
 
 def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
-    """Return the commanded returns ``[C]`` of a sweep, evenly spaced over the range of the training returns, extended
-    by a quarter at each end. ``low`` and ``high [M]`` are the smallest and the largest training return of each seed."""
+    """Return the commanded returns ``[C]`` of a sweep. They are evenly spaced over the range of the training returns,
+    extended by a quarter at each end. ``low [M]`` and ``high [M]`` are the smallest and the largest training return of
+    each seed."""
     lowest, highest = float(np.min(low)), float(np.max(high))
     size = highest - lowest
     if size == 0:  # all training returns are equal
@@ -47,7 +48,7 @@ def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
 
 def slope(commands: Array, returns: Array) -> float:
     """Return the slope of a least-squares line through N pairs of a command and an obtained return. It is 1 if returns
-    follow commands, and 0 if commands have no effect."""
+    equal commands, and 0 if commands have no effect."""
     centred = commands - commands.mean()
     return float(centred @ returns / (centred @ centred))
 
@@ -69,26 +70,27 @@ _STATISTICS: dict[str, Callable[[Array, Array], float]] = {
 
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
-    """Return statistics of the ``returns [M, C, E]`` of M seeds in E episodes under each of the C commands
-    ``commanded``, as data for JSON. ``low`` and ``high [M]`` are the smallest and the largest training return of each
-    seed.
+    """Compute statistics of the returns of a sweep, as data for JSON.
 
-    For each of `REGIONS` (commands inside the training range of a seed, outside of it, all), ``regions`` has the
-    numbers of ``commands`` and ``episodes``, and each statistic of `NAMES` with its interval. A statistic is None if a
-    seed has fewer than two commands in the region. It is a mean over seeds and episodes: episode number e begins in
-    the same state under all commands, so the statistic is computed for each e. Bootstraps are over seeds or, with
-    fewer than three seeds, over episodes.
+    :param commanded: the commanded returns ``[C]``.
+    :param returns: the obtained returns ``[M, C, E]`` of M seeds in E episodes under each command.
+    :param low: the smallest training return of each seed, ``[M]``.
+    :param high: the largest training return of each seed, ``[M]``.
+    :return: ``commanded``: the commands. ``seen [M, 2]``: the range of training returns of each seed. ``obtained [M,
+        C]``: means over episodes. ``mean [C]``: means over seeds and episodes. ``interval [C, 2]``: their 95 %
+        intervals. ``regions``: name of a region -> `_region`, for commands inside of the training range of a seed,
+        commands outside of it, and all commands.
     """
     commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     is_inside = (commands >= lows) & (commands <= highs)  # [M, C]
-    masks = (is_inside, ~is_inside, np.ones_like(is_inside))  # in the order of `REGIONS`
+    masks = (is_inside, ~is_inside, np.ones_like(is_inside))  # a mask [M, C] for each of `REGIONS`
     return {
         "commanded": commands.tolist(),
         "seen": np.concatenate([lows, highs], 1).tolist(),
         "obtained": obtained.mean(2).tolist(),
         "mean": obtained.mean((0, 2)).tolist(),
-        "interval": _interval(obtained.transpose(0, 2, 1)),  # of [M, E, C]
+        "interval": _interval(obtained.transpose(0, 2, 1)),  # the argument is [M, E, C]
         "regions": {name: _region(commands, obtained, mask) for name, mask in zip(REGIONS, masks, strict=True)},
     }
 
@@ -101,13 +103,19 @@ def _interval(results: Array) -> list[Any] | None:
 
 
 def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
-    """Return statistics of the ``returns [M, C, E]`` in one of `REGIONS`, as in `measure`. ``mask [M, C]`` is True for
-    the commands of the region, among ``commands [C]``, which may differ between seeds."""
+    """Return statistics of the ``returns [M, C, E]`` under the commands of a region. ``mask [M, C]`` is True for these
+    commands, among ``commands [C]``. They may differ between seeds.
+
+    The result has the numbers of ``commands`` and ``episodes`` in the region, and each statistic of `NAMES` with its
+    ``value`` and ``interval``. A statistic is None if a seed has fewer than two commands in the region. Episode number
+    e begins in the same state under all commands, so a statistic is computed for each e, and averaged over seeds and
+    episodes. Bootstraps are over seeds or, with fewer than three seeds, over episodes.
+    """
     region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * returns.shape[2]}
-    num_commands = mask.sum(1)  # of each seed
+    num_commands = mask.sum(1)  # number of commands of each seed, [M]
     if num_commands.min() < 2:
         return region | dict.fromkeys(NAMES)
-    # Of each seed: K commands of the region [K], and the returns [E, K].
+    # For each seed, its K commands in the region, [K], and the returns under these commands, [E, K].
     pairs = [(commands[row], seed_returns[row].T) for row, seed_returns in zip(mask, returns, strict=True)]
     for name, statistic in _STATISTICS.items():
         estimates = np.array([[statistic(x, y) for y in seed_returns] for x, seed_returns in pairs])  # [M, E]
@@ -129,8 +137,8 @@ def table(numbers: dict[str, Any]) -> str:
 
 
 def draw(numbers: dict[str, Any], target: Path) -> None:
-    """Write the figure of the ``numbers`` of `report`, with a panel for each mode (greedy, sampled): the mean return
-    under each command with its interval, and the ranges of returns in training."""
+    """Write the figure of the ``numbers`` of `report` to ``target``. It has a panel for each mode (greedy, sampled),
+    which shows the mean return under each command with its interval, and the ranges of returns in training."""
     modes = numbers["modes"]
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
     quantity = "return" if numbers["discount"] == 1 else "discounted return"
@@ -157,18 +165,21 @@ def draw_returns(axis: Any, results: dict[str, Any]) -> None:
 
 
 def commanded_loop(loop: Loop, implementation: str) -> EpisodeLoop:
-    """Return ``loop``. Raises SettingError if its agents, of this ``implementation``, follow no commanded returns."""
+    """Return ``loop``. Raises SettingError if its agents, of this ``implementation``, do not follow commanded
+    returns."""
     if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.command_names:
-        reason = f"{implementation}, whose agents are commanded no return; allowed: UDRL, RCP-R"
-        raise SettingError(f"--obedience has no effect with {reason}")
+        raise SettingError(
+            f"--obedience has no effect with {implementation}, whose agents are commanded no return; "
+            "allowed: UDRL, RCP-R"
+        )
     return loop
 
 
 def sweep(loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: bool, seed: int) -> Array:
-    """Play ``episodes`` episodes under each of the C commanded returns ``commands``, with actions that are sampled if
+    """Play ``episodes`` (E) episodes under each of the C commanded returns ``commands``. Actions are sampled if
     ``sample``, otherwise greedy. Return the obtained returns ``[M, C, E]``, discounted if commands are discounted.
-    ``seed`` selects the episodes, which have the same starts under all commands. The other parts of commands, such as a
-    horizon, are as in other evaluations of the ``loop``."""
+    ``seed`` determines the episodes, whose initial states are the same under all commands. Other numbers of a command,
+    such as a horizon, are as in other evaluations of the ``loop``."""
     config: Any = loop.agent.config
     discount = config.return_discount
     returns = []
@@ -178,7 +189,7 @@ def sweep(loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: b
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
             full_command = {**loop.command, "return": float(command)}
             command_returns = []
-            for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
+            for count in rounds(episodes, loop.eval_envs):  # number of episodes that are played at once
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
                 trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
                 if discount == 1:  # as in other evaluations; `discounted_returns` rounds differently
@@ -192,8 +203,8 @@ def sweep(loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: b
 
 
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return two lists, the smallest and the largest training return of each seed up to the checkpoint. Raises
-    SettingError if the run's metrics.csv is missing or lacks these returns."""
+    """Return two lists: the smallest and the largest training return of each of the ``seeds``, up to the checkpoint.
+    Raises SettingError if the run's metrics.csv is missing or lacks these returns."""
     columns = read_metrics(run_folder_of(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
     low, high = [], []
@@ -204,14 +215,15 @@ def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[flo
             low.append(float(metrics[SMALLEST_SEEN][is_row].min(initial=np.inf)))
             high.append(float(metrics[LARGEST_SEEN][is_row].max(initial=-np.inf)))
     if not low or np.inf in low:  # inf: a seed has no training return yet
-        problem = "has no metrics.csv that says which returns its training has seen"
-        raise SettingError(f"checkpoint {str(checkpoint.path)!r} {problem}")
+        raise SettingError(
+            f"checkpoint {str(checkpoint.path)!r} has no metrics.csv that says which returns its training has seen"
+        )
     return low, high
 
 
 def report(checkpoint: Checkpoint, loop: EpisodeLoop, modes: Sequence[str], episodes: int, seed: int) -> None:
-    """Run a `sweep` for each of ``modes`` (``greedy``, ``sampled``), print a table for each, and write figure and
-    numbers beside the checkpoint. ``episodes`` and ``seed`` are as in `sweep`."""
+    """Run a `sweep` for each of ``modes`` (``greedy``, ``sampled``), print its table, and write figure and numbers
+    beside the checkpoint. ``loop`` plays the agents of the checkpoint. ``episodes`` and ``seed`` are as in `sweep`."""
     run, config = checkpoint.settings.run, loop.agent.config
     low, high = return_range(checkpoint, loop.seeds)
     commands = command_grid(low, high)

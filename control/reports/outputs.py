@@ -29,11 +29,11 @@ _NETWORKS = {
     "agents.0.model.following": "model.next",
     "agents.0.model.decoder": "model.obs",
 }
-"""Names of networks in ``NAME.params``, by their names in this program."""
+"""Name of a network in this program -> its name in ``NAME.params``."""
 
 
 def paths(run: RunConfig) -> list[Path]:
-    """Return the files that a run with ``output`` writes."""
+    """Return the files that the setting ``output`` of a run names, [] without this setting."""
     if run.output is None:
         return []
     suffixes = [".out"] if run.no_checkpoint else [".out", ".params"]
@@ -62,11 +62,16 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return the content of ``NAME.out`` for the run in ``folder``: reward rates or, without these, greedy returns."""
+    """Return the content of ``NAME.out`` for the run in ``folder``:
+
+    - ``config``: setting -> value;
+    - ``metrics``: ``reward_rates`` has for each evaluation a list of the reward rates of all seeds or, if they were not
+      measured, of their greedy returns. ``eval_times`` has the environment steps of each evaluation.
+    """
     runs = read_runs(folder / "metrics.csv")
     tag = REWARD_RATE if runs[0].has(REWARD_RATE) else GREEDY
     rates = np.stack([run.columns[tag] for run in runs], 1)  # [epochs, M], NaN in epochs without an evaluation
-    # The published scripts count the steps before an epoch.
+    # As in the published scripts, the steps are counted before an epoch.
     steps_before = np.concatenate([[0], runs[-1].columns["env_steps"][:-1]]).astype(int)
     is_evaluated = np.isfinite(rates).all(1)
     metrics = {"reward_rates": rates[is_evaluated].tolist(), "eval_times": steps_before[is_evaluated].tolist()}
@@ -74,14 +79,14 @@ def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
 
 
 def _weights(agents: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of ``NAME.params``, without target networks. Layers have ``NETWORK.LAYER.weight [M, out, in]``
-    and ``NETWORK.LAYER.bias [M, out]``."""
+    """Return name -> tensor for ``NAME.params``, without target networks. A layer of a network has the tensors
+    ``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias [M, out]``."""
     state = agents.state_dict(prefix="agents.")
     weights = {name: value.clone() for name, value in state.items() if "target" not in name}
     for name, network in agents.named_modules(prefix="agents"):
         if isinstance(network, MlpNetwork):
-            del weights[f"{name}.flat"]  # all parameters of the network in one tensor, of which layers are views
-            layers = network.layers()[: network.mlp.depth]  # without the slope of the activation prelu, which is last
+            del weights[f"{name}.flat"]  # a tensor of all parameters of the network; layers are views of it
+            layers = network.layers()[: network.mlp.depth]  # without the slope of prelu, which is the last entry
             for number, (weight, bias) in enumerate(layers):
                 layer = f"{_NETWORKS.get(name, name)}.{number}"
                 weights |= {f"{layer}.weight": weight.transpose(1, 2).contiguous(), f"{layer}.bias": bias.contiguous()}

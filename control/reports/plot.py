@@ -19,7 +19,7 @@ from control.reports.runs import Group, find_groups, logged, names_and_version, 
 from control.reports.search import TRIALS, plot_search
 from control.reports.statistics import Array
 from control.reports.tables import seeds_text, summarise, summary_text
-from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
+from control.reports.tags import GREEDY, TAGS, Kind, is_search, shown_tags, tags
 from models.registry import family, implementations
 from models.settings import SettingError
 
@@ -42,7 +42,7 @@ class Arm:
 
     @property
     def is_search(self) -> bool:
-        return of_search((*self.curves, *self.scores))
+        return is_search((*self.curves, *self.scores))
 
 
 class Panel(NamedTuple):
@@ -304,7 +304,7 @@ def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
     agents = [arm for arm in arms if not arm.is_search]  # searches have other tags
     common_tags = [tag for tag in logged_tags if all(tag in arm.curves for arm in agents)]
     panels: dict[tuple[str, ...], Panel] = {}  # by tag and, for losses, family
-    for tag in without_replaced(logged_tags, common_tags):  # without noisier tags of the same quantity
+    for tag in shown_tags(logged_tags, common_tags):  # without noisier tags of the same quantity
         for arm in [arm for arm in arms if tag in arm.curves]:
             families = [family(name).package for name in arm.names if name in implementations()]
             key = (tag, *families[:1]) if kind == "loss" else (tag,)
@@ -318,7 +318,7 @@ def _draw_panels(
     """Draw a figure with the panels of each list in separate rows, of three at most."""
     panels = [panel for panel_list in panel_lists for panel in panel_list]
     arms = [arm for panel in panels for arm in panel.arms]
-    row_lengths = [length for panel_list in panel_lists for length in figures.balanced(len(panel_list))]
+    row_lengths = [length for panel_list in panel_lists for length in figures.row_lengths(len(panel_list))]
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
     title = figure.heading(arms)
     note = curves.curves_note(max(len(values) for arm in arms for _, values in arm.curves.values()))

@@ -21,7 +21,7 @@ from envs.make import make_dynamics
 from envs.reward import collect_transitions
 from models.proxies.files import Proxy
 from models.proxies.reward.networks import Phi
-from understudy.rewards import shaped
+from understudy.rewards import shaped_reward
 
 _POINTS = 81  # points on each axis of a slice
 # Marks on a colour map, which is equal in light and dark pages. Pages replace pure black, pure white and `GREY`.
@@ -30,12 +30,12 @@ _BLACK, _WHITE, _DIM = "#010101", "#fefefe", "#6a6a6a"
 
 @dataclass(frozen=True)
 class Slice:
-    """A plane through the states of a game, on which two numbers, x and y, vary and the others are 0.
+    """A plane through the states of a game: two components of the state, x and y, vary, and the others are 0.
 
     :param indices: indices of x and y in the state.
-    :param bounds: smallest and largest value of x and of y.
-    :param size: number S of the numbers in a state.
-    :param angle: whether x is an angle, with whose cosine and sine the state begins.
+    :param bounds: smallest and largest value of x, and of y.
+    :param size: number S of components of a state.
+    :param angle: whether x is an angle. The first two components of the state are its cosine and sine.
     """
 
     indices: tuple[int, int]
@@ -64,10 +64,11 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``reward.png`` in ``folder``, and return its path. It shows the output of the reward network phi: with the
-    best moves for each cell of a map, on planes through the states for games in `SLICES`, and during random play for
-    other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead. It
-    is also written as SVG, for pages in HTML."""
+    """Draw ``reward.png`` in ``folder``, and return its path. It shows the output of the reward network phi. For a map,
+    these are the outputs and the best moves in each cell, for games in `SLICES` the outputs on planes through the
+    states, and for other games a histogram of the outputs in random play. If the info of a step is an input of the
+    network, or if it has no input (mode 0), the figure shows its weights instead. It is also written as SVG, for pages
+    in HTML."""
     networks: Any = proxy.networks
     game = proxy.game
     phi = networks.with_weights(proxy.parameters[None])
@@ -87,8 +88,9 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def _histogram(phi: Phi, obs: Tensor, terminated: Tensor, path: Path, title: str, style: FigureStyle) -> None:
-    """Draw two distributions of the output of the reward network phi at observations ``obs [N, *O]`` of random play:
-    one of observations at the end of an episode (``terminated [N]``), and one of all others."""
+    """Draw two distributions of the output of the reward network phi for the observations ``obs [N, *O]`` of random
+    play: the distribution at the end of episodes (``terminated [N]``), and the distribution at all other
+    observations."""
     values = phi(obs[None])[0]
     edges = np.histogram_bin_edges(values.numpy(), 50)
     with figure_panels(path, [[0]], (WIDTH, 2.9), style, title=title) as (axis,):
@@ -124,12 +126,12 @@ def _slices(game: str, phi: Phi, path: Path, title: str, style: FigureStyle) -> 
 
 def _weights(networks: Any, parameters: Tensor, path: Path, title: str, style: FigureStyle) -> None:
     """Draw a bar for each number in the info of a step: its weight in a linear reward network, otherwise the norm of
-    its weights in the first layer. ``parameters`` are the flat parameters of the networks."""
+    its weights in the first layer. ``parameters [D]`` are the flat parameters of the network."""
     names = networks.spaces.info if networks.mode.info else ("none",)  # mode 0 has a single unused input
-    # [units, inputs]; info follows the state
+    # [units, inputs of info]; the inputs of the state precede the inputs of info.
     weights = networks.named_tensors(parameters)["reward.0.weight"][:, -len(names) :]
     values, ylabel = weights.norm(dim=0), "size of its weights in the first layer"
-    if networks.linear:  # one unit
+    if networks.linear:  # a single unit
         values, ylabel = weights[0], "weight"
     with figure_panels(path, [[0]], (WIDTH, 2.7), style, title=title) as (axis,):
         axis.bar(range(len(values)), values.numpy())
@@ -138,23 +140,23 @@ def _weights(networks: Any, parameters: Tensor, path: Path, title: str, style: F
 
 
 def best_moves(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the best moves in a grid world with S cells and A moves, by value iteration: bool ``[S, A]`` under the
-    real reward, and the same under the learned reward of the network ``phi``. With ``zero_at_end``, the output of phi
-    for terminal states counts as 0."""
+    """Compute the best moves in a grid world with S cells and A moves, by value iteration. Return two masks ``[S, A]``:
+    the best moves under the real reward, and under the learned reward of the network ``phi``. ``discount`` is the
+    discount of the agents. With ``zero_at_end``, the output of phi for terminal states counts as 0."""
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     potentials = phi(torch.eye(cells)[None])[0].double()  # [S]; observations are one-hot
     next_potentials = potentials[dynamics.next_cell.view(cells, moves)]
     if zero_at_end:
         next_potentials = next_potentials.masked_fill(dynamics.terminated.view(cells, moves), 0.0)
     reward = dynamics.reward.view(cells, moves).double()
-    learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
+    learned_reward = shaped_reward(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
     values = torch.stack([dynamics.values(rewards, discount)[1] for rewards in (reward, learned_reward)])  # [2, S, A]
     rounding = 1e-9 * (1 + values.abs().amax((1, 2), keepdim=True))
     real_moves, learned_moves = values >= values.amax(2, keepdim=True) - rounding
     return real_moves, learned_moves
 
 
-_MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves
+_MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # kind of a cell without moves -> its text
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 

@@ -150,7 +150,7 @@ class ReportGroup(Group):
 
     @property
     def is_search(self) -> bool:
-        return tags.of_search(self.summary["over_seeds"])
+        return tags.is_search(self.summary["over_seeds"])
 
     @cached_property
     def tag(self) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from control.cli.colour import note, warning
 from control.cli.files import read_mapping
 from control.reports.statistics import Array
-from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
+from control.reports.tags import GREEDY, TRAINING, shown_tags, tags
 from control.storage.run_dir import learn_folder, read_columns
 from envs.names import resolve
 from models.settings import SettingError, UserError
@@ -241,9 +241,9 @@ def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """Return the tags of logged returns, without noisier tags of the same quantity (`without_replaced`)."""
+    """Return the tags of logged returns, without noisier tags of the same quantity (`shown_tags`)."""
     common = [tag for tag in tags("return") if all(run.has(tag) for run in runs)]
-    return without_replaced(logged(runs, tags("return")), common)
+    return shown_tags(logged(runs, tags("return")), common)
 
 
 def short_path(path: Path) -> str:

@@ -26,14 +26,21 @@ if TYPE_CHECKING:
 
 
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
-    """Return statistics of the mean returns and the training steps of N agents, as data for JSON.
+    """Return statistics of N agents, as data for JSON:
 
-    Agents with weights that are not finite count as ``failed``, and are left out of the statistics of returns. If the
-    agents were tested during training and the return that solves the game is known, ``first`` has the `quartiles` of
-    the steps to the first solved test, and ``stays`` of the steps until all later tests are solved. ``staying`` is the
-    fraction of agents that solve all tests of the second half.
+    - ``agents``, ``failed``: the number of agents, and the number of diverged agents, whose weights are not finite;
+    - ``mean``, ``std``, ``median``, ``worst``: statistics of the agents' mean returns, without diverged agents;
+    - ``iqm``, ``iqm_low``, ``iqm_high``: their interquartile mean and its 95 % interval, None for fewer than three;
+    - ``solved``: the fraction of agents that reach ``config.solved_reward``, None if that is unknown;
+    - ``steps``, ``steps_std``, ``episodes``: mean and standard deviation of the training steps, mean of the episodes.
+
+    If the agents were tested during training and ``solved_reward`` is known, there are also:
+
+    - ``first``: the `quartiles` of the steps to the first solved test;
+    - ``stays``: the `quartiles` of the steps until all later tests are solved;
+    - ``staying``: the fraction of agents that solve all tests of the second half.
     """
-    from control.evolution.objectives import first_solved_test, first_stable, stays_solved
+    from control.evolution.objectives import first_solved_test, first_stable_test, stays_solved
 
     solved, curve = config.solved_reward, outcome.curve
     scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
@@ -44,7 +51,7 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     speed: dict[str, Any] = {}
     if curve.shape[1] and config.test_every and solved is not None:
         speed["first"] = quartiles(first_solved_test(curve, solved), curve, config.test_every)
-        speed["stays"] = quartiles(first_stable(curve, solved), curve, config.test_every)
+        speed["stays"] = quartiles(first_stable_test(curve, solved), curve, config.test_every)
         speed["staying"] = float(stays_solved(curve, solved).float().mean())
     return speed | {
         "agents": len(outcome.scores),
@@ -66,19 +73,20 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float | None]:
     """Return lower quartile, median, upper quartile and maximum over N agents of the training steps to a test.
 
-    :param tests: index ``[N]`` of each agent's test; T if it has none, for which the result is None.
+    :param tests: index ``[N]`` of each agent's test, or T if the agent has no such test.
     :param curve: returns ``[N, T]`` of the agents in T tests.
     :param test_every: training steps between two tests.
+    :return: four numbers of steps. A number is None if its agent has no such test.
     """
-    # "higher": an index of a test of one agent, not a mean of two.
+    # With "higher", a quantile is the index of an agent, not a mean of two indices.
     indices = np.quantile(tests.double().numpy(), (0.25, 0.5, 0.75, 1.0), method="higher").tolist()
     return [(index + 1) * test_every if index < curve.shape[1] else None for index in indices]
 
 
 def speed_text(summary: dict[str, Any]) -> str:
-    """Return how soon agents solve the game as two sentences, from `describe`'s numbers. For example ``Steps to the
-    first solved test: median agent 225, slowest agent 400. Steps until all later tests are solved: median agent 300,
-    slowest agent never (97 % of agents solve all tests of the second half).``"""
+    """Return two sentences about the steps in which agents solve the game. ``summary`` is the result of `describe`. For
+    example: ``Steps to the first solved test: median agent 225, slowest agent 400. Steps until all later tests are
+    solved: median agent 300, slowest agent never (97 % of agents solve all tests of the second half).``"""
     texts = {}
     for key in ("first", "stays"):
         _, median, _, slowest = ("never" if steps is None else f"{steps:,.0f}" for steps in summary[key])
@@ -88,21 +96,26 @@ def speed_text(summary: dict[str, Any]) -> str:
     return f"{first} Steps until all later tests are solved: {texts['stays']} ({share})."
 
 
-SOONER = 0.8  # at most this fraction of the steps is clearly sooner; a smaller difference may be chance
+# Agents are clearly sooner if they take at most this fraction of the steps. A smaller difference may be chance.
+SOONER = 0.8
 
 
 def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig") -> str:
     """Return a sentence that compares agents with a learned reward (``learned``) with agents that trained as long with
-    the task's reward (``task``). The learned reward helps in two cases: its agents have clearly higher returns in the
-    end, or no lower ones and the median agent solves its first test clearly sooner. In both, no more of them may
-    diverge. The sentence is empty if fewer than two agents have a return."""
+    the task's reward (``task``). ``config`` has the settings of the search. The sentence is empty if fewer than two
+    agents of either kind have a return.
+
+    The learned reward helps in two cases: its agents have clearly higher returns in the end, or they have no lower
+    returns and the median agent solves its first test clearly sooner. In both cases, no more agents may diverge.
+    """
     learned_score, task_score = Score.of(learned.scores.numpy()), Score.of(task.scores.numpy())
     if min(learned_score.count, task_score.count) < 2:  # agents that diverged do not count
         return ""
     text = f"with the task's reward, agents return {task_score} after as many steps"
     if num_diverged := len(learned.scores) - learned_score.count:
         text += f"; with the learned one, {num_diverged} agents diverged"
-    # The median (of the quartiles) is None if the agent solves no test, and without tests or a return that solves.
+    # Steps of the median agent, the second of the quartiles. They are None if the agent solves no test, if there are no
+    # tests, or if the return that solves the game is unknown.
     learned_steps, task_steps = (describe(agents, config).get("first", [None, None])[1] for agents in (learned, task))
     if learned_steps or task_steps:
         learned_text, task_text = (f"{steps:,.0f}" if steps else "never" for steps in (learned_steps, task_steps))
@@ -115,30 +128,31 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
 
 
 def iqm_text(summary: dict[str, Any]) -> str:
-    """Return the interquartile mean of `describe`'s numbers and its interval, such as ``500.0 [499.1, 500.0]``."""
+    """Return the interquartile mean and its interval as text, such as ``500.0 [499.1, 500.0]``. ``summary`` is the
+    result of `describe`."""
     bounds = (summary["iqm_low"], summary["iqm_high"])
     return with_interval(summary["iqm"], None if None in bounds else bounds)
 
 
-TRIALS = "trials.json"  # in the folder of a search
+TRIALS = "trials.json"  # file in the folder of a search
 FEWEST = 10  # minimum number of trials with a score
-_MAX_BYTES = 30_000_000  # of `TRIALS`
+_MAX_BYTES = 30_000_000  # maximum size of the file `TRIALS`
 _BEST = 0.2  # fraction of the trials that count as the best
-_RESAMPLES = 100  # samples of the trials, for the intervals of importances
+_RESAMPLES = 100  # number of bootstrap samples of the trials, for the intervals of importances
 _PANELS = 4  # maximum number of hyperparameters with a panel of scores
 
 
 def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the importance of each hyperparameter, in [0, 1] with sum 1, the largest first. ``space`` and ``trials``
-    are as in the file `TRIALS`. ``space`` has, for each hyperparameter, its ``kind`` and its ``values``: the choices,
-    or the ends of a range. A trial has the hyperparameters' values in ``raw`` and its score in ``best``."""
+    """Return hyperparameter -> importance, in [0, 1] with sum 1, the largest first. ``space`` and ``trials`` are as in
+    the file `TRIALS`. ``space`` has the ``kind`` of each hyperparameter and its ``values``: the choices, or the ends of
+    a range. A trial has the values of the hyperparameters in ``raw``, and its score in ``best``."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     study.add_trials(_optuna_trials(space, trials))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about an experimental evaluator
+        warnings.simplefilter("ignore")  # Optuna warns that the evaluator is experimental
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
         importance = optuna.importance.get_param_importances(study, evaluator=evaluator)
     # Optuna returns equal importances in an order that differs between processes.
@@ -146,8 +160,8 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
 
 
 def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return ``trials`` as trials of Optuna. Trials without a score become failed ones. Raises ValueError if a value of
-    a trial is not in the ``space``, and other exceptions if the data are not as in the file `TRIALS`."""
+    """Convert ``trials`` to trials of Optuna. Trials without a score become failed trials. Raises ValueError if a value
+    of a trial is not in the ``space``, and other exceptions if the data are not as in the file `TRIALS`."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import TrialState, create_trial
 
@@ -170,8 +184,8 @@ def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
 def read_trials(
     folder: Path, setting: str, space: Mapping[str, Any] | None = None, convert: Callable[[Any], Any] = dict
 ) -> tuple[Mapping[str, Any], list[Any]]:
-    """Read the file `TRIALS` in ``folder``. Return the space of hyperparameters and the trials, each passed through
-    ``convert``. The space is ``space`` or, by default, the space in the file. Raises SettingError about the ``setting``
+    """Read the file `TRIALS` in ``folder``. Return the space of hyperparameters, and a list with ``convert(trial)`` for
+    each trial. The space is ``space`` or, by default, the space in the file. Raises SettingError about the ``setting``
     if the file is damaged or a value of a trial is outside the space."""
     try:
         content = read_json(folder / TRIALS, _MAX_BYTES)
@@ -179,16 +193,18 @@ def read_trials(
         _optuna_trials(space, trials)  # raises if a trial is not in the space
         return space, [convert(trial) for trial in trials]
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
+        reason = f"cannot be read: {error.strerror}"
     except (ValueError, TypeError, LookupError, AttributeError):
-        problem = "is not as a search writes it"
-    line = f"{setting} is {str(folder)!r}, where {TRIALS} {problem}; allowed: the folder of a search"
-    raise SettingError(line, setting)
+        reason = "is not as a search writes it"
+    raise SettingError(
+        f"{setting} is {str(folder)!r}, where {TRIALS} {reason}; allowed: the folder of a search", setting
+    )
 
 
 def plot_search(folder: Path, style: FigureStyle = DEFAULT_STYLE, out: Path | None = None) -> Path:
-    """Draw the `importance_figure` of a search for hyperparameters, as ``importance.png`` in its ``folder`` or ``out``.
-    Raises SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
+    """Draw the `importance_figure` of the search for hyperparameters in ``folder``, and return its path: ``out`` or, by
+    default, ``importance.png`` in the folder. Raises SettingError for fewer than `FEWEST` trials with a score, and if
+    no hyperparameter varies."""
     space, trials = read_trials(folder, "plot")
     num_scored = sum(bool(trial["best"]) for trial in trials)
     if num_scored < FEWEST:
@@ -202,23 +218,23 @@ def plot_search(folder: Path, style: FigureStyle = DEFAULT_STYLE, out: Path | No
 
 
 def importance_figure(
-    content: Mapping[str, Any], target: Path, style: FigureStyle = DEFAULT_STYLE, numbers_file: Path | None = None
+    content: Mapping[str, Any], target: Path, style: FigureStyle = DEFAULT_STYLE, numbers_path: Path | None = None
 ) -> None:
-    """Draw the importance of hyperparameters, and the scores over the values of the most important ones. Importances
-    have 95 % intervals over resampled trials. ``content`` is the content of the file `TRIALS`. A PNG stores the hash of
-    ``numbers_file``."""
+    """Draw the importance of hyperparameters, and the scores over the values of the most important hyperparameters.
+    Importances have 95 % intervals over resampled trials. ``content`` is the content of the file `TRIALS`. A PNG stores
+    the hash of the file ``numbers_path``."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
-    trials = [trial for trial in content["trials"] if trial["best"]]  # with scores
+    trials = [trial for trial in content["trials"] if trial["best"]]  # only trials with a score
     importance = importances(space, trials)  # the largest first
     generator = np.random.default_rng(0)
     samples = [generator.choice(trials, len(trials)).tolist() for _ in range(_RESAMPLES)]
     resampled = [importances(space, sample) for sample in samples]  # importances of each sample
     top = list(importance)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
-    # In inches, of the importances (a bar has 0.17) and of the panels of scores.
+    # Heights in inches: of the importances, with 0.17 for a bar, and of the panels of scores.
     heights = [max(1.5, 0.17 * len(importance) + 0.7), 1.7]
     cells, size = figures.rows(1, len(top)), (figures.WIDTH, sum(heights))
-    with figures.figure_panels(target, cells, size, style, numbers_file, note=note, heights=heights) as axes:
+    with figures.figure_panels(target, cells, size, style, numbers_path, note=note, heights=heights) as axes:
         bars, *panels = axes
         for position, (name, value) in enumerate(importance.items()):
             bars.barh(position, value, color=figures.COLOURS[0] if name in top else figures.GREY, alpha=0.7)
@@ -231,7 +247,8 @@ def importance_figure(
 
 
 def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
-    """Draw scores over the values of one hyperparameter, with the best fifth of the trials in colour."""
+    """Draw the scores of ``trials`` over the values of the hyperparameter ``name``, with the best fifth of the trials
+    in colour. ``entry`` is the entry of the hyperparameter in the space (`importances`)."""
     kind = entry["kind"]
     values = [trial["raw"][name] for trial in trials]
     scores = np.array([trial["best"]["score"] for trial in trials])

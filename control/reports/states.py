@@ -1,4 +1,4 @@
-"""Names of the numbers of a state, for labels of axes."""
+"""Names of the components of a state, for labels of axes."""
 
 import re
 
@@ -14,12 +14,13 @@ _NAMES = {
 
 
 def base_name(game: str) -> str:
-    """Return the part of a name that all games with the same states share: ``cartpole`` of ``cartpole-200``."""
+    """Return the part of a game's name that all games with the same states share, such as ``cartpole`` for
+    ``cartpole-200``."""
     return re.split("[,-]", game)[0]
 
 
 def state_names(game: str, size: int) -> list[str]:
-    """Return the names of the ``size`` numbers of a state of ``game``, such as ``pole angle (rad)``."""
+    """Return the names of the ``size`` components of a state of ``game``, such as ``pole angle (rad)``."""
     if names := _NAMES.get(base_name(game)):
         return list(names)
     return [f"state {i}" for i in range(size)] if size > 1 else ["state"]

@@ -18,19 +18,19 @@ MIN_RUNS = 3  # smallest number of runs with a bootstrap interval
 
 
 def iqm(values: ArrayLike, axis: int = 0) -> Array:
-    """Return the interquartile mean over runs, ``[N, ...] -> [...]``. For N < 4 it is the mean."""
+    """Return the interquartile mean over the axis of N runs, ``[N, ...] -> [...]``. For N < 4 it is the mean."""
     runs = np.asarray(values, dtype=np.float64)
     count = runs.shape[axis]
-    first, last = count // 4, count - count // 4 - 1  # of the sorted runs
+    first, last = count // 4, count - count // 4 - 1  # indices of the middle half of the sorted runs
     # Places ``first`` to ``last`` of the partition have the same runs as in sorted order.
     middle = np.moveaxis(np.partition(runs, (first, last), axis), axis, 0)[first : last + 1]
     return np.asarray(middle.mean(0))
 
 
 def interval(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> tuple[Array, Array] | None:
-    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of a ``statistic`` over runs ``[N, ...]``, such as
-    the mean or `iqm`. A run is resampled with all its values. Equal arguments give equal intervals. Returns None for
-    fewer than three runs."""
+    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of a statistic over N runs with ``values [N,
+    ...]``. ``statistic(values, axis)`` is a function such as the mean or `iqm`. A run is resampled with all its values.
+    Equal arguments give equal intervals. Returns None for fewer than three runs."""
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < MIN_RUNS:
         return None
@@ -39,13 +39,14 @@ def interval(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> tupl
 
 
 Scores = Sequence[ArrayLike]
-"""Scores of one algorithm: an array ``[N]`` of its runs for each task."""
+"""Scores of an algorithm: for each task, an array ``[N]`` with the scores of its runs."""
 
 
 def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Array] | None]:
     """Return the performance profile and its 95 % interval. The profile ``[L]`` is, for each of the ``levels [L]``, the
     fraction of the runs on all tasks with a higher score. The interval is None if a task has fewer than three runs."""
-    exceeds = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]  # [N, L] each
+    # A mask [N, L] for each task.
+    exceeds = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]
     fractions = np.concatenate(exceeds).mean(0)
     if min(map(len, exceeds)) < MIN_RUNS:
         return fractions, None
@@ -65,7 +66,7 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
         return probability, None
     x_samples, y_samples = _resample(x_scores), _resample(y_scores, seed=1)  # independent of each other
     resampled = [_fraction_larger(a, b) for a, b in zip(x_samples, y_samples, strict=True)]  # [RESAMPLES] each
-    low, high = _bounds(np.mean(resampled, axis=0))  # of the mean over tasks
+    low, high = _bounds(np.mean(resampled, axis=0))  # bounds of the mean over tasks
     return probability, (float(low), float(high))
 
 
@@ -76,7 +77,8 @@ def _fraction_larger(a: Array, b: Array) -> Array:
 
 
 def _resample(tasks: Sequence[NDArray[Any]], seed: int = 0) -> list[NDArray[Any]]:
-    """Sample runs of each task with replacement: ``[N, ...]`` becomes ``[RESAMPLES, N, ...]``."""
+    """Sample the runs of each task with replacement. ``tasks`` are arrays ``[N, ...]``, and the results are arrays
+    ``[RESAMPLES, N, ...]``."""
     random = np.random.default_rng(seed)
     return [task[random.integers(len(task), size=(RESAMPLES, len(task)))] for task in tasks]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
-from control.reports.figures import COLOURS, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
+from control.reports.figures import COLOURS, WIDTH, FigureStyle, figure_panels, row_lengths, rows, style_of
 from control.reports.states import state_names
 from envs.base import Environment
 from envs.make import make_environment, proxy_factory, spaces_of
@@ -21,13 +21,14 @@ from models.proxies.synthetic.networks import Networks, unscale_states
 from models.spaces import Discrete
 from models.trajectory import Trajectory
 
-_AGENTS = 10
-_EPISODES = 10  # of each agent
-BINS = 60  # of a histogram
-_REWARD_BINS = 25  # of a number of the state, in `draw_rewards`
-_ACTIONS = 41  # values of a continuous action, in `draw_rewards`
-_MAX_PANELS = 9  # of `draw_rewards`
-_LABELS = {  # of samples, in the legend
+_AGENTS = 10  # number of agents
+_EPISODES = 10  # number of episodes of each agent
+BINS = 60  # number of bins of a histogram
+_REWARD_BINS = 25  # number of bins of a component of the state, in `draw_rewards`
+_ACTIONS = 41  # number of values of a continuous action, in `draw_rewards`
+_MAX_PANELS = 9  # maximum number of panels of `draw_rewards`
+# Kind of samples -> its label in the legend.
+_LABELS = {
     "synthetic": "synthetic environment: agents in training",
     "real": "real environment: the same agents, greedy",
     "synthetic on real": "answers of the synthetic environment to real states and actions",
@@ -36,13 +37,15 @@ _NOTE = f"ten agents, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
-    """Train ten agents on the synthetic environment ``proxy``, and return three sets of samples by name, as in figure 4
-    of Ferreira et al. 2022. A set is an array ``[N, S + 1]``: each row has the S numbers of a state, and a reward.
+    """Train ten agents on the synthetic environment ``proxy``, and return three kinds of samples by name, as in figure
+    4 of Ferreira et al. 2022. The samples of a kind are an array ``[N, S + 1]``: a row has the S components of a state,
+    and a reward.
 
-    "synthetic" has next states (for a bandit, states) and rewards from the training of the agents
-    (`_training_samples`). Agents whose training ends early continue to step until all trainings have ended. "real" has
-    next states and rewards from ten greedy episodes of each agent on the real environment. "synthetic on real" has the
-    next states and rewards that the synthetic environment predicts for the states and actions of these episodes.
+    - "synthetic": next states (for a bandit, states) and rewards from the training of the agents
+      (`_training_samples`). Agents whose training ends early continue to step until all trainings have ended.
+    - "real": next states and rewards from ten greedy episodes of each agent on the real environment.
+    - "synthetic on real": the next states and rewards that the synthetic environment predicts for the states and
+      actions of these episodes.
     """
     loop = _inner_loop(proxy, settings)
     parameters = proxy.parameters.expand(_AGENTS, -1)
@@ -60,68 +63,69 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     predicted_rewards = torch.stack([step.reward for step in steps])
     return {
         "synthetic": training_samples,
-        "real": _joined(_next_states(trajectory)[valid], trajectory.reward[valid]),
-        "synthetic on real": _joined(predicted_states[valid], predicted_rewards[valid]),
+        "real": _sample_rows(_next_states(trajectory)[valid], trajectory.reward[valid]),
+        "synthetic on real": _sample_rows(predicted_states[valid], predicted_rewards[valid]),
     }
 
 
 def _inner_loop(proxy: Proxy, settings: Settings) -> InnerLoop:
-    """Return the loop that trains the agents of `behaviour` on ``proxy``. All have the first implementation in the
-    setting ``agent``, and networks of one shape."""
+    """Return the loop that trains the agents of `behaviour` on ``proxy``. All agents have the first implementation in
+    the setting ``agent``, and networks of the same shape."""
     # In machine code, an agent whose training ends early stops, and the rest of its replay buffer is never written. In
     # torch it steps on until all trainings have ended. So machine code is used only if no training can end early.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
-    # Agents train for ``steps_in_use``, as agents that use the finished environment do.
+    # Agents train for ``steps_in_use`` steps, as agents that use the finished environment do.
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
-    agent_config = settings.replace(vary_hp=False).agent  # so all networks have one shape
+    agent_config = settings.replace(vary_hp=False).agent  # so that all networks have the same shape
     loop = InnerLoop(config, settings.run.agent, agent_config, proxy.game)
     return loop.for_implementation(loop.implementations[0])
 
 
-def _joined(states: Tensor, rewards: Tensor) -> np.ndarray:
-    """Return states ``[N, S]`` and rewards ``[N]`` as one array ``[N, S + 1]``."""
+def _sample_rows(states: Tensor, rewards: Tensor) -> np.ndarray:
+    """Return states ``[N, S]`` and rewards ``[N]`` as an array ``[N, S + 1]``."""
     return torch.cat([states, rewards[:, None]], 1).numpy()
 
 
 def _training_samples(agent: Any, policy: Policy, proxy: Proxy, networks: Networks) -> np.ndarray:
-    """Return the next states (for a bandit, states) and rewards in the replay buffers of agents, ``[N, S + 1]``. If
-    agents have none, return them from episodes of their ``policy`` on the synthetic environment."""
+    """Return the next states (for a bandit, states) and rewards in the replay buffers of ``agent``, ``[N, S + 1]``. If
+    the agents have no replay buffer, return samples from episodes of their ``policy`` on the synthetic environment.
+    ``networks`` are the networks of the ``proxy``."""
     has_next_states = proxy.config.proxy == "mdp"
     if agent.replay_buffer is not None:
-        columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
+        columns = agent.replay_buffer.rows()  # name -> column [rows, agents, ...]
         states = columns["next_obs" if has_next_states else "obs"].flatten(0, -2)
         if networks.scales_obs:  # the buffers have scaled states
             states = unscale_states(states[None], networks.fixed_tensors(proxy.parameters[None]))[0]
-        return _joined(states, columns["reward"].flatten())
+        return _sample_rows(states, columns["reward"].flatten())
     config: Any = proxy.config
     # The policy acts in real units and scales observations itself, so the environment must not.
     unscaled = proxy_factory(dataclasses.replace(config, scale_obs=False), proxy.game)
     episodes = _play(policy, unscaled.environment(proxy.parameters.expand(_AGENTS, -1), agent))
     states = _next_states(episodes) if has_next_states else episodes.obs
-    return _joined(states[episodes.valid], episodes.reward[episodes.valid])
+    return _sample_rows(states[episodes.valid], episodes.reward[episodes.valid])
 
 
 def _play(policy: Policy, environment: Environment) -> Trajectory:
-    """Play one episode in each environment of each agent, from the seeds 0, 1, ..., and return the episodes."""
+    """Play an episode in each environment of each agent, with the seeds 0, 1, ..., and return the episodes."""
     agents, envs = environment.members, environment.envs
     return rollout(policy, environment, torch.arange(agents * envs).view(agents, envs))
 
 
 def _next_states(trajectory: Trajectory) -> Tensor:
-    """Return the observation after each step, in the shape of ``trajectory.obs``."""
+    """Return the observation after each step, ``[T, M, E, *O]`` as ``trajectory.obs``."""
     return torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state (one
-    histogram of cells if observations are one-hot) and for the reward. A bandit, whose episodes have one step, also
-    gets ``behaviour_reward.png`` (`draw_rewards`). Both are also written as SVG, for pages in HTML."""
+    """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each component of the state (a
+    single histogram of cells if observations are one-hot) and for the reward. For a bandit, also draw
+    ``behaviour_reward.png`` (`draw_rewards`). Both figures are also written as SVG, for pages in HTML."""
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
     spaces = spaces_of(proxy.game)
     columns = samples
-    if spaces.one_hot:  # a histogram of cells, instead of one for each cell
+    if spaces.one_hot:  # a single histogram of cells, instead of a histogram for each cell
         columns = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
     style = style_of(settings.run).with_svg()
     path = style.path(folder, "behaviour")
@@ -134,9 +138,9 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
-    """Return a histogram for each number of the state and for the reward, as data for JSON: its ``name``, the ``edges``
-    of its 60 bins and, for each kind of ``samples`` (`behaviour`), the fraction in each bin. A bandit has no next
-    states, so histograms of its states omit the kind "synthetic on real"."""
+    """Return a histogram for each component of the state and for the reward, as data for JSON. A histogram has its
+    ``name``, the ``edges`` of its 60 bins and, for each kind of ``samples`` (`behaviour`), the fraction of the samples
+    in each bin. A bandit has no next states, so histograms of its states omit the kind "synthetic on real"."""
     size = samples["real"].shape[1] - 1
     panels = []
     for column, name in enumerate([*state_names(game, size), "reward"]):
@@ -156,12 +160,15 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
     return panels
 
 
-def draw_histograms(path: Path, panels: list[dict[str, Any]], style: FigureStyle, numbers: Path | None = None) -> None:
-    """Draw panels of `histograms` with the same logarithmic y axis. A PNG stores the hash of the file ``numbers``."""
-    lengths = balanced(len(panels))
+def draw_histograms(
+    path: Path, panels: list[dict[str, Any]], style: FigureStyle, numbers_path: Path | None = None
+) -> None:
+    """Draw a panel for each of the `histograms` ``panels``, with the same logarithmic y axis. A PNG stores the hash of
+    the file ``numbers_path``."""
+    lengths = row_lengths(len(panels))
     line_styles = ("-", "-", (0, (3, 1)))
     size, title = (WIDTH, 1.75 * len(lengths)), "States and rewards in training, beside the real environment"
-    with figure_panels(path, rows(*lengths), size, style, numbers, title=title, note=_NOTE) as axes:
+    with figure_panels(path, rows(*lengths), size, style, numbers_path, title=title, note=_NOTE) as axes:
         for axis, panel in zip(axes, panels, strict=True):
             for (kind, label), colour, line_style in zip(_LABELS.items(), COLOURS, line_styles, strict=False):
                 if kind in panel:
@@ -172,9 +179,9 @@ def draw_histograms(path: Path, panels: list[dict[str, Any]], style: FigureStyle
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
-    """Return K actions ``[K]`` and the rewards ``[K, N]`` of a synthetic environment for them in ``states [N, S]``. If
-    actions are discrete, these are all actions. If they are continuous, these are values of one ``coordinate``, with
-    the other coordinates at the middle of their ranges."""
+    """Return K actions ``[K]`` and the rewards ``[K, N]`` of the synthetic environment ``proxy`` for these actions in
+    ``states [N, S]``. Discrete actions are all actions. Continuous actions are values of the coordinate with the index
+    ``coordinate``, with the other coordinates at the middle of their ranges."""
     networks: Any = proxy.networks
     synthetic = networks.with_weights(proxy.parameters[None])  # one member
     space, num_states = networks.actions, len(states)
@@ -188,41 +195,44 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
         action_batches = middle.repeat(_ACTIONS, 1, num_states, 1)  # [K, 1, N, A]
         action_batches[..., coordinate] = actions.view(-1, 1, 1)
     rewards = [synthetic.step(states[None], action_batch).reward for action_batch in action_batches]
-    return actions, torch.cat(rewards)  # K rewards of shape [1, N]
+    return actions, torch.cat(rewards)  # concatenates K tensors of shape [1, N]
 
 
-def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Average rewards in bins of one component of the state.
+def bin_means(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Average rewards in bins of a component of the state.
 
     :param reward: rewards ``[K, N]`` of K actions in N states.
-    :param values: one component of these states, ``[N]``.
+    :param values: the component of these states, ``[N]``.
     :return: the edges ``[_REWARD_BINS + 1]`` of the bins, which leave out 0.5 % of the values at each end, and the
         mean rewards ``[K, _REWARD_BINS]``, NaN for an empty bin.
     """
     low, high = float(values.quantile(0.005)), float(values.quantile(0.995))
-    edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)  # + 1: if all values are equal
-    bins = torch.bucketize(values.contiguous(), edges[1:-1])  # numbers of the bins, [N]
+    edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)  # low + 1 if all values are equal
+    bins = torch.bucketize(values.contiguous(), edges[1:-1])  # [N], index of the bin
     is_inside = (values >= edges[0]) & (values <= edges[-1])
     sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, bins[is_inside], reward[:, is_inside])
     return edges, sums / torch.bincount(bins[is_inside], minlength=_REWARD_BINS)
 
 
 def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> Path:
-    """Draw a bandit's mean reward of each action over each number of the states in ``samples`` (`behaviour`), and
-    return ``path``. Discrete actions have lines, and each coordinate of continuous actions has an image. If there are
-    more than nine panels, only the nine are shown in which the number matters most for the choice of the action."""
+    """Draw a bandit's mean reward of each action over each component of the states in ``samples`` (`behaviour`), and
+    return ``path``. Discrete actions are lines, and coordinates of continuous actions are images. If there are more
+    than nine panels, only the nine are shown in which the component matters most for the choice of the action
+    (`_effect`)."""
     states = torch.from_numpy(samples["synthetic"][:, :-1])  # the last column is the reward
     networks: Any = proxy.networks
     space = networks.actions
     is_discrete = isinstance(space, Discrete)
-    panels = []  # name of the number, index of the coordinate, actions [K], edges and mean rewards [K, bins] of bins
+    # For each panel: name of the component, index of the coordinate, actions [K], edges of the bins, and mean rewards
+    # [K, bins].
+    panels = []
     for coordinate in range(1 if is_discrete else space.size):
         actions, reward = action_rewards(proxy, states, coordinate)
         for column, name in enumerate(state_names(proxy.game, states.shape[1])):
-            panels.append((name, coordinate, actions, *in_bins(reward, states[:, column])))
+            panels.append((name, coordinate, actions, *bin_means(reward, states[:, column])))
     strongest = np.argsort([-_effect(means) for *_, means in panels], kind="stable")[:_MAX_PANELS]
-    shown_panels = [panels[number] for number in sorted(strongest)]  # in the order of the state
-    lengths = balanced(len(shown_panels))
+    shown_panels = [panels[number] for number in sorted(strongest)]  # sorted by the component of the state
+    lengths = row_lengths(len(shown_panels))
     note = "means over the states that agents train on; other numbers of an action are at the middle of their ranges"
     title = f"What the synthetic bandit of {proxy.game} pays for"
     with figure_panels(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), style, title=title, note=note) as axes:
@@ -242,15 +252,16 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
 
 
 def _effect(means: Tensor) -> float:
-    """Return how much a number of the state matters for the choice of the action: the standard deviation over its bins
-    of the rise of the mean rewards ``means [K, bins]`` from the first action to the last."""
+    """Measure how much a component of the state matters for the choice of the action. ``means [K, bins]`` are mean
+    rewards of K actions in bins of the component. Return the standard deviation over bins of the difference between the
+    last action and the first."""
     is_filled = means.isfinite().all(0)
     rise = (means[-1] - means[0])[is_filled]
     return float(rise.std()) if len(rise) > 1 else 0.0
 
 
 def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> None:
-    """Draw a bandit's reward of each discrete action in each cell, from ``samples`` (`behaviour`) of one-hot states."""
+    """Draw a bandit's reward of each discrete action in each cell. ``samples`` (`behaviour`) have one-hot states."""
     num_cells = samples["real"].shape[1] - 1  # the last column is the reward
     actions, reward = action_rewards(proxy, torch.eye(num_cells))
     title = f"What the synthetic bandit of {proxy.game} pays for"

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from control.reports.runs import Group, Run, return_tags
 from control.reports.statistics import interval, iqm
-from control.reports.tags import GREEDY, RUNNING_MEAN, TAGS, of_search
+from control.reports.tags import GREEDY, RUNNING_MEAN, TAGS, is_search
 
 NOT_SOLVED = "Not solved. "  # begins the verdict about agents that do not solve the environment
 AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
@@ -180,7 +180,7 @@ def seed_table(group: dict[str, Any], corner: str = "run") -> Table:
     """Return the table of the statistics of a group (`summarise`): a row for each seed and, for several seeds, the
     three rows `AGGREGATES`. A return is shown as ``LAST (BEST)``. ``corner`` is the first cell of the header."""
     returns = list(group["over_seeds"])
-    units = ("generations", "steps of the search") if of_search(returns) else ("epochs", "env steps")
+    units = ("generations", "steps of the search") if is_search(returns) else ("epochs", "env steps")
     rows = [[corner, *units, *(TAGS[tag].short for tag in returns)]]
     for seed, numbers in group["seeds"].items():
         scores = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in returns]

@@ -1,4 +1,4 @@
-"""Names of logged quantities, shared by all families of algorithms, and the list of quantities in figures and tables.
+"""Names of logged quantities, which all families of algorithms share, and the quantities in figures and tables.
 
 A name is a column of metrics.csv and a tag in TensorBoard and other loggers. docs/tensorboard.md explains all of them.
 To have a loss drawn, add a line with the kind ``loss``. Tags without a line are logged and not drawn.
@@ -19,7 +19,7 @@ TRAINING = "rollout/return_mean"
 SAMPLED = "eval/return_sampled"
 GREEDY = "eval/return_greedy"
 REWARD_RATE = "eval/reward_rate"
-SCORES = (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN)  # of evaluations
+SCORES = (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN)  # tags of scores
 FITNESS = "search/fitness_mean"
 BEST_FITNESS = "search/fitness_best"
 MEAN_RETURN = "search/center_return"
@@ -48,7 +48,7 @@ class Tag:
     short: str = ""
     """Heading of its column in tables of returns."""
     replaces: tuple[str, ...] = ()
-    """Noisier tags of the same quantity, omitted if all runs have this one."""
+    """Noisier tags of the same quantity, which are omitted if all runs have this tag."""
 
 
 # A running mean covers the training episodes, and so replaces their mean and the mean of sampled evaluations. In an
@@ -84,26 +84,26 @@ _PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
 
 @functools.cache
 def explanations() -> dict[str, str]:
-    """Return tag -> the sentence about it, from the tables in docs/tensorboard.md, if that page is there. A tag with
-    another column of metrics.csv, in brackets beside it, has an entry for each name."""
+    """Return tag -> explanation, from the tables in docs/tensorboard.md. Empty if that page does not exist. If a row of
+    a table has several names of a tag, all of them are in the result."""
     page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else ""
     rows = re.findall(r"^\| (`[a-z]+/[a-z_]+`[^|]*) \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
     return {name: sentence for names, sentence in rows for name in re.findall(r"`([a-z/_]+)`", names)}
 
 
-def of_search(names: Iterable[str]) -> bool:
-    """Return whether a run with tags of these ``names`` is a search, which counts the steps of all its agents."""
+def is_search(names: Iterable[str]) -> bool:
+    """Return whether a run with tags of these ``names`` is a search. A search counts the steps of all its agents."""
     return any(name.startswith("search/") for name in names)
 
 
 def tags(*kinds: Kind) -> list[str]:
-    """Return the names of all tags of these kinds, in the order of the table."""
+    """Return the names of all tags of these ``kinds``, in the order of `TAGS`."""
     return [tag.name for tag in TAGS.values() if tag.kind in kinds]
 
 
-def without_replaced(names: Iterable[str], common: Collection[str]) -> list[str]:
-    """Return the tags among ``names`` to show for several runs, all of which have the tags in ``common``. A common tag
-    replaces noisier tags of the same quantity. The running mean is omitted if it is not common."""
+def shown_tags(names: Iterable[str], common: Collection[str]) -> list[str]:
+    """Return those tags in ``names`` that a figure of several runs shows. ``common`` are the tags that all runs have. A
+    common tag replaces noisier tags of the same quantity. The running mean is omitted if it is not common."""
     omitted = {name for tag in common for name in TAGS[tag].replaces}
     if RUNNING_MEAN not in common:
         omitted.add(RUNNING_MEAN)

@@ -1,4 +1,4 @@
-"""The verdict about fresh agents: two sentences that compare their returns on the real environment with the returns of
+"""The verdict about fresh agents. Two sentences compare their returns on the real environment with the returns of
 baselines: random play, the best constant action and a teacher.
 
 Episodes of the baselines are not counted as steps of a search. The number of their steps is in the result.
@@ -32,19 +32,21 @@ from models.streams import Streams, derive_seed, random_actions
 Act = Callable[[Tensor], Tensor]
 """A function from observations ``[N, *O]`` to actions, ``[N]`` or ``[N, A]``."""
 
-SCORES = "scores.json"  # in the run folder of a search
-EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
+SCORES = "scores.json"  # file in the run folder of a search
+# Number of episodes of each baseline, and of each constant action in the choice of the best.
+EPISODES, CHOICE_EPISODES = 32, 8
 MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
 MOST_CONSTANTS = 9  # maximum number of constant actions that play `CHOICE_EPISODES`
-MOST_CANDIDATES = 64  # maximum number of discrete actions, of which a round selects `MOST_CONSTANTS`
-_SMALL_MARGIN = 0.05  # of the way from random play to the teacher
+MOST_CANDIDATES = 64  # maximum number of discrete actions among which a round selects `MOST_CONSTANTS`
+_SMALL_MARGIN = 0.05  # fraction of the way from random play to the teacher; smaller margins are not shown
 _WAY = "of the way from random play to the teacher"
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """Scores on the real environment: of ``random`` play, of the best constant action (``constant``), and of a
-    ``teacher``. ``action`` is the name of the best constant action, and ``real_steps`` the steps of all episodes."""
+    """Scores of three policies on the real environment: ``random`` play, the best ``constant`` action, and a
+    ``teacher``, None if there is no teacher. ``action`` is the name of the best constant action, and ``real_steps`` is
+    the number of steps of all episodes."""
 
     random: Score
     constant: Score
@@ -58,11 +60,12 @@ class Baselines:
         cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None, watch: Watch | None = None
     ) -> "Baselines":
         """Measure the baselines on the real environment ``game``: random play, the best constant action and, if it is
-        not None, the ``teacher``. Results are cached, so equal arguments play only once.
+        not None, the ``teacher``. Results are cached, so a second call with equal arguments plays no episodes.
 
         First, the best constant action is chosen (`_best_constant`). Then each baseline plays the same `EPISODES` new
         episodes, or fewer if these reach `MOST_STEPS` steps. ``seed`` determines the episodes. ``limit`` replaces the
-        environment's time limit; without either, it is `LONG`. ``watch`` receives the progress.
+        environment's time limit; if there is no limit at all, it is `LONG`. ``watch`` is called with the finished
+        fraction.
         """
         spaces = spaces_of(game, limit)
         if not spaces.max_episode_steps:
@@ -70,15 +73,17 @@ class Baselines:
         longest_episode = spaces.max_episode_steps or LONG
         most_actions = min(MOST_CANDIDATES, max(MOST_CONSTANTS, MOST_STEPS // (8 * longest_episode)))
         actions = constant_actions(spaces.actions, most_actions)
-        constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
-        # Episodes that were begun are finished. Therefore, if they may be long, fewer are played at once, so that the
-        # choice takes about half of MOST_STEPS at most.
-        most_round_steps = (len(constants) + 1) * longest_episode  # one episode of each policy
+        constants: dict[str, Act] = {
+            name: functools.partial(_repeat_action, action) for name, action in actions.items()
+        }
+        # Episodes are always played to their end. If they may be long, fewer are played at once, so that the choice
+        # takes about half of MOST_STEPS at most.
+        most_round_steps = (len(constants) + 1) * longest_episode  # an episode of each policy
         envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * most_round_steps)))
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
             best, choice_steps = _best_constant(constants, real, seed, watch_part(watch, 0.0, 0.5))
             streams = Streams([derive_seed(seed, "random play")])
-            # [0]: the actions of the only member.
+            # 0 is the index of the only member.
             policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
             policies[best] = constants[best]
             if teacher is not None:
@@ -92,14 +97,16 @@ class Baselines:
         return cls(scores["random"], scores[best], action, scores.get("teacher"), choice_steps + steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
-        """Return the verdict about agents with mean ``returns [N]``. ``details`` are further fields of `Verdict`."""
+        """Return the verdict about agents with the mean returns ``returns [N]``. ``details`` are further fields of
+        `Verdict`."""
         return Verdict(**vars(self), agents=Score.of(returns), **details)  # a `Verdict` has all fields of `Baselines`
 
 
 def _best_constant(constants: Mapping[str, Act], real: Environment, seed: int, watch: Watch | None) -> tuple[str, int]:
-    """Return the name of the best one of ``constants``, policies that repeat an action, and the number of steps of the
-    choice. `CHOICE_EPISODES` episodes of each decide. If there are more than `MOST_CONSTANTS`, a round of episodes
-    selects these before. ``seed`` determines the episodes. ``watch`` receives the progress."""
+    """Choose the best of ``constants`` (name -> policy that repeats an action) by the mean return in `CHOICE_EPISODES`
+    episodes. Return its name, and the number of steps of all episodes. If there are more than `MOST_CONSTANTS`
+    policies, a round of fewer episodes first selects the best `MOST_CONSTANTS`. ``seed`` determines the episodes.
+    ``watch`` is called with the finished fraction."""
     first_steps, start = 0, 0.0
     if len(constants) > MOST_CONSTANTS:
         start = 0.5
@@ -114,13 +121,13 @@ def _best_constant(constants: Mapping[str, Act], real: Environment, seed: int, w
 def _play(
     policies: Mapping[str, Act], real: Environment, seed: int, count: int, max_steps: int, watch: Watch | None
 ) -> tuple[dict[str, list[float]], int]:
-    """Play rounds of episodes: in a round, each of ``policies`` plays one episode in each environment of ``real``. The
-    rounds end when each policy has played ``count`` episodes, or when all together have made ``max_steps`` steps.
-    Return the returns of the episodes by name of the policy, and the number of steps. ``seed`` and ``count`` determine
-    the episodes, which are the same for all policies. ``watch`` receives the progress."""
+    """Play rounds of episodes: in a round, each of the ``policies`` plays an episode in each environment of ``real``.
+    The rounds end after ``count`` episodes of each policy, or after ``max_steps`` steps of all policies together.
+    Return name of the policy -> returns of its episodes, and the number of steps. ``seed`` and ``count`` determine the
+    episodes, which are the same for all policies. ``watch`` is called with the finished fraction."""
     streams = Streams([derive_seed(seed, f"{count} episodes of baselines")])
     returns: dict[str, list[float]] = {name: [] for name in policies}
-    num_episodes = 0  # of each policy
+    num_episodes = 0  # number of episodes of each policy
     steps = 0
     while num_episodes == 0 or (num_episodes < count and steps < max_steps):
         seeds = streams.episode_seeds(real.envs)
@@ -129,7 +136,7 @@ def _play(
             steps += int(episodes.lengths.sum())
             returns[name] += episodes.returns[0].tolist()
             if watch is not None:
-                mean_episodes = num_episodes + real.envs * number / len(policies)  # over policies
+                mean_episodes = num_episodes + real.envs * number / len(policies)  # mean over policies
                 watch(min(1.0, max(mean_episodes / count, steps / max_steps)))
         num_episodes += real.envs
     return returns, steps
@@ -141,9 +148,9 @@ class Verdict(Baselines):
 
     Agents whose mean return reaches ``goal``, such as the environment's largest return, need not exceed the best
     constant action. The environment is solved by a mean return of ``solved_reward``, None if that is unknown.
-    ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner.
-    ``advice`` names changes to try after a failure. ``comparison`` is one more sentence, such as a comparison with
-    agents that trained with the task's reward.
+    ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner. ``advice`` names
+    changes to try after a failure. ``comparison`` is an additional sentence, such as a comparison with agents that
+    trained with the task's reward.
     """
 
     agents: Score
@@ -177,12 +184,12 @@ class Verdict(Baselines):
     @property
     def is_unsolved(self) -> bool:
         """Whether the agents return less than ``solved_reward``. False if that is unknown."""
-        return self.solved_reward is not None and not self.agents.mean >= self.solved_reward  # also if it is NaN
+        return self.solved_reward is not None and not self.agents.mean >= self.solved_reward  # True if the mean is NaN
 
     @property
     def sentence(self) -> str:
-        """The result of the comparison, the numbers that it compares and, if any, the further `comparison`. Begins
-        with `NOT_SOLVED` if the agents do not solve the environment."""
+        """The result of the comparison as two sentences, with the numbers that it compares, and the additional
+        ``comparison``. Begins with `NOT_SOLVED` if the agents do not solve the environment."""
         result = "agents are better than random play, and as good as the best constant action, which reaches the goal"
         if self.failure:
             result = self.failure
@@ -196,8 +203,8 @@ class Verdict(Baselines):
 
     @property
     def numbers(self) -> str:
-        """The mean returns of the agents and of all baselines. If the verdict fails only because the search did not
-        improve the fitness, the fitness of its first generation and of its winner instead."""
+        """The mean returns of the agents and of all baselines, as text. If the verdict fails only because the search
+        did not improve the fitness, it is the fitness of the first generation and of the winner instead."""
         is_failure_of_fitness = self.failure and not self._failure_of_returns
         if self.progress is not None and is_failure_of_fitness:
             first, winner = self.progress
@@ -207,12 +214,14 @@ class Verdict(Baselines):
 
     @property
     def _baseline_numbers(self) -> str:
+        """The mean returns of all baselines, as text."""
         teacher = f"teacher {self.teacher}, " if self.teacher is not None else ""
         return f"{teacher}random play {self.random}, best constant action ({self.action}) {self.constant}"
 
     @property
     def failure(self) -> str:
-        """The reason why the agents or, if these are good enough, the search fails. "" if `passed`."""
+        """The reason why the verdict fails: the returns of the agents or, if these are good enough, the fitness of the
+        search. "" if `passed`."""
         if self._failure_of_returns or self.progress is None:
             return self._failure_of_returns
         first, winner = self.progress
@@ -221,7 +230,7 @@ class Verdict(Baselines):
 
     @property
     def _failure_of_returns(self) -> str:
-        """The reason why the agents fail by their returns alone, "" if they pass."""
+        """The reason why the agents fail by their returns alone. "" if they pass."""
         agents, random, constant, teacher = self.agents, self.random, self.constant, self.teacher
         if not agents.count:
             return "the weights of all agents are no longer finite"
@@ -242,19 +251,26 @@ class Verdict(Baselines):
 
     @property
     def doubt(self) -> str:
-        """A doubt about the success, because the teacher does not exceed the best constant action. "" if it does."""
+        """A doubt about a success: the teacher does not exceed the best constant action. "" if it does, or if there is
+        no teacher."""
         end = "the best constant action"
         return self.teacher.failure_to_exceed(self.constant, "the teacher is", end) if self.teacher else ""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, with ``passed``, ``solved`` and the ``sentence``, as data for JSON."""
         solved = self.passed and not self.is_unsolved
         return {"passed": self.passed, "solved": solved, "sentence": self.sentence} | dataclasses.asdict(self)
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return a verdict about several kinds of agents that trained on a bandit, as data for JSON. ``verdicts`` maps the
-    name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. It
-    has no advice if it passes and a kind comes near the teacher (`GOOD_FRACTION`)."""
+    name of each kind to its verdict, which compares it with a teacher. The result has:
+
+    - ``passed``: whether more kinds pass than fail;
+    - ``sentence``: the results of all kinds. It has no advice if the joint verdict passes and a kind comes near the
+      teacher (`GOOD_FRACTION`);
+    - ``kinds``: name of a kind -> `Verdict.as_dict`.
+    """
     first_verdict = next(iter(verdicts.values()))  # all have the same baselines and advice
     shares = [f"{verdict.share_text} ({name})" for name, verdict in verdicts.items() if verdict.passed]
     failures = [f"{name}: {verdict.failure}" for name, verdict in verdicts.items() if not verdict.passed]
@@ -272,25 +288,26 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
 
 
 def _two_sentences(result: str, advice: str, numbers: str) -> str:
-    """Return two sentences, such as ``Agents are no better than random play: try more steps. Mean returns: agents 9.``,
-    from a ``result``, an ``advice`` and ``numbers``. Advice and numbers may be empty."""
+    """Return a sentence with ``result`` and ``advice``, and a sentence with ``numbers``, such as ``Agents are no better
+    than random play: try more steps. Mean returns: agents 9.`` Advice and numbers may be empty."""
     clauses = [f"{result}: try {advice}" if advice else result, numbers]
     return " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in clauses if clause)
 
 
 def read_verdict(folder: Path) -> dict[str, Any]:
-    """Return `Verdict.as_dict` of the search in a run folder, {} if it has none."""
+    """Return `Verdict.as_dict` of the search in a run folder, {} if there is no verdict."""
     path = folder / SCORES
     return json.loads(path.read_text(encoding="utf-8")).get("verdict", {}) if path.exists() else {}
 
 
 def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CANDIDATES) -> dict[str, Tensor]:
-    """Return actions by name, such as ``2`` or ``-1 0.5``: at most ``most_actions`` evenly spaced discrete actions, or
-    `MOST_CONSTANTS` continuous actions. With two dimensions, each has its lowest, middle and highest value. Otherwise,
-    evenly spaced values from the lowest to the highest count for all dimensions at once."""
+    """Return name -> action for constant actions in the space ``actions``. A name is, for example, ``2`` or ``-1 0.5``.
+    There are at most ``most_actions`` evenly spaced discrete actions, or `MOST_CONSTANTS` continuous actions. In two
+    dimensions, these are all combinations of the lowest, middle and highest values. Otherwise, all dimensions have the
+    same level, which is evenly spaced from the lowest to the highest value."""
     if isinstance(actions, Discrete):
-        numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, most_actions)).round().astype(int))
-        return {str(number): torch.tensor(number) for number in numbers.tolist()}
+        indices = np.unique(np.linspace(0, actions.n - 1, min(actions.n, most_actions)).round().astype(int))
+        return {str(index): torch.tensor(index) for index in indices.tolist()}
     low, high = np.array(actions.low), np.array(actions.high)
     constants = {}
     all_levels = np.linspace(0, 1, MOST_CONSTANTS)[:, None]  # a single level counts for all dimensions
@@ -298,11 +315,11 @@ def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CA
         all_levels = np.array(list(itertools.product([0, 0.5, 1], repeat=2)))
     for levels in all_levels:
         action = low + (high - low) * levels
-        numbers = action if len(set(action)) > 1 else action[:1]  # equal numbers are named once
-        constants[" ".join(f"{number:g}" for number in numbers)] = torch.tensor(action, dtype=torch.float32)
+        named_values = action if len(set(action)) > 1 else action[:1]  # the name has equal values only once
+        constants[" ".join(f"{value:g}" for value in named_values)] = torch.tensor(action, dtype=torch.float32)
     return constants
 
 
-def _repeated(action: Tensor, obs: Tensor) -> Tensor:
-    """Return ``action`` for each of ``obs [N, *O]``."""
+def _repeat_action(action: Tensor, obs: Tensor) -> Tensor:
+    """Return ``action`` for each of the observations ``obs [N, *O]``, ``[N]`` or ``[N, A]``."""
     return action.expand(len(obs), *action.shape)

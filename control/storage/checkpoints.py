@@ -12,7 +12,7 @@ import torch
 
 from control.cli.errors import missing_reason
 from control.cli.settings import Settings, from_dict
-from control.storage.run_dir import find_proxy, replacing, version_folders
+from control.storage.run_dir import atomic_file, find_proxy, version_folders
 from envs.names import first_line
 from models.settings import UserError
 from models.state import read_archive
@@ -23,7 +23,7 @@ _ALLOWED = "a .ckpt file that trainer.py wrote"
 _SHOWN = 12  # maximum number of runs that an error message lists
 _MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
 _MOST_CHARACTERS = 120  # maximum length of another program's message in an error
-# Parts of the messages of torch's zip writer after a failed write.
+# Words in the messages of torch's zip writer after a failed write.
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
@@ -58,7 +58,7 @@ def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a checkpoint atomically, so that the previous file survives a full disk or a kill. Raises OSError if it
     cannot be written."""
     try:
-        with replacing(Path(path)) as temporary:
+        with atomic_file(Path(path)) as temporary:
             torch.save(content, temporary)
     except RuntimeError as error:  # torch's zip writer raises it without the system's reason
         if not any(sign in str(error) for sign in _WRITER_SIGNS):
@@ -84,28 +84,28 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     with checked_content(file, resume):
         checkpoint = _read(file)
         if resume and not checkpoint.run_state["whole"]:  # such as best.ckpt
-            problem = "holds weights but no memory, so no run can resume from it"
-            raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
+            raise CheckpointError(f"checkpoint {str(file)!r} holds weights but no memory, so no run can resume from it")
     return checkpoint
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """Return the checkpoint in a folder with checkpoints, in a run's folder, or in the newest run in ``folder`` that
-    has one. Raises CheckpointError if there is none. The message then names runs in folders further below."""
+    """Return the checkpoint in ``folder``, which contains checkpoints, is a run's folder, or contains run folders. Of
+    several runs, the newest run with a checkpoint counts. Raises CheckpointError if there is no checkpoint. Its message
+    names runs in deeper folders."""
     runs = [folder, *reversed(version_folders(folder))]
     if file := find_checkpoint(folder, *(run / "checkpoints" for run in runs)):
         return file
     if runs_below := _runs_below(folder):
         names = ", ".join(runs_below[:_SHOWN])
-        problem = f"is no run, but has {len(runs_below)} below it; allowed: one of {names}"
-    else:
-        problem = f"holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
-    raise CheckpointError(f"folder {str(folder)!r} {problem}")
+        raise CheckpointError(
+            f"folder {str(folder)!r} is no run, but has {len(runs_below)} below it; allowed: one of {names}"
+        )
+    raise CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
 
 
 def _runs_below(folder: Path) -> list[str]:
-    """Return the runs below ``folder`` that have a checkpoint or a proxy, as sorted paths from ``folder``. A run of
-    ``--learn`` without a proxy is listed with the checkpoint of its teacher. The search stops after `_MOST_FOLDERS`
+    """Return the runs below ``folder`` that have a checkpoint or a proxy, as sorted paths relative to ``folder``. For a
+    run of ``--learn`` without a proxy, return the checkpoint of its teacher. The search stops after `_MOST_FOLDERS`
     folders, because the user may have named any folder."""
     runs = []
     for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
@@ -137,8 +137,8 @@ def _read(file: Path) -> Checkpoint:
 @contextlib.contextmanager
 def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
     """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. If the run's other
-    checkpoint (best or last) can be read, the message names it. With ``resume``, the message suggests to start from it
-    by ``--reload``. Errors of the machine, for example a lack of memory, are raised unchanged."""
+    checkpoint (best or last) can be read, the message names it. With ``resume``, it suggests to start a new run from
+    this checkpoint by ``--reload``. Errors of the machine, for example a lack of memory, are raised unchanged."""
     try:
         yield
     except Exception as error:  # a damaged file can cause any exception
@@ -146,21 +146,22 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
         if isinstance(error, PermissionError | MemoryError) or "can't allocate memory" in text:
             raise
         if isinstance(error, CheckpointError):
-            line = text
+            message = text
         elif isinstance(error, UserError):
-            line = f"checkpoint {str(file)!r} cannot be used: {text}"
+            message = f"checkpoint {str(file)!r} cannot be used: {text}"
         else:
             # The text of a KeyError is the missing key.
             reason = f"it has no {text}" if isinstance(error, KeyError) else first_line(error)[:_MOST_CHARACTERS]
-            line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
+            message = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
         other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
         with contextlib.suppress(Exception):
             _read(other)  # raises if it cannot be read
-            line += f"; {str(other)!r} {'may serve with --reload' if resume else 'is sound'}"
-        raise CheckpointError(line) from error
+            message += f"; {str(other)!r} {'may serve with --reload' if resume else 'is sound'}"
+        raise CheckpointError(message) from error
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
+    """Return a checkpoint in the first of ``folders`` that has any: the best, or else the last. None if there is
+    none."""
     files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
     return next((file for file in files if file.is_file()), None)

@@ -21,16 +21,17 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
-RESULTS = "exam.json"  # the results of all factory, in the folder of `--learn`
+RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
 BANDIT = "bandit.safetensors"  # the learned environment, in the folder of `--learn`
-LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
+LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # path, in a run's folder, of the checkpoint for --resume
 _VERSION = re.compile(r"version_(\d+)")
-Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv as texts, and the same as numbers
+Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv, as texts and as numbers
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
-    """Return the folder of the run folders ``version_K`` of a run: ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME
-    is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and ``tune`` for a hyperparameter ``search``."""
+    """Return the folder that contains the run folders ``version_K`` of a run. It is
+    ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and
+    ``tune`` if the run is a hyperparameter ``search``."""
     last_seed = f"-{run.seed + run.num_seeds - 1}" if run.num_seeds > 1 else ""
     name = "tune" if search else f"seed_{run.seed}{last_seed}"
     return Path(run.logdir, safe_name(run.gamename), safe_name(run.exp_name), safe_name(run.implementation), name)
@@ -59,7 +60,7 @@ def version_folders(folder: Path) -> list[Path]:
     return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_version_number)
 
 
-def newest(folder: Path) -> Path | None:
+def newest_run(folder: Path) -> Path | None:
     """Return the newest run folder, ``version_K`` with the highest K, in ``folder`` (`parent`); None without any."""
     return next(reversed(version_folders(folder)), None)
 
@@ -76,13 +77,13 @@ def find_proxy(path: Path) -> Path | None:
 
 
 def create(run: RunConfig, search: bool = False) -> Path:
-    """Make a new run folder ``version_K`` in the folder of `parent`, and return it. K is the first unused number after
-    the highest one there. ``search`` is whether it is for a hyperparameter search. Raises SettingError if ``logdir``
+    """Make a new run folder ``version_K`` in the folder of `parent`, and return it. K is larger than the numbers of all
+    run folders there. ``search`` is whether the run is a hyperparameter search. Raises SettingError if ``logdir``
     cannot be written, and OSError if the disk is full or fails."""
     folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        last_run = newest(folder)
+        last_run = newest_run(folder)
         first_number = _version_number(last_run) + 1 if last_run else 0
         for number in itertools.count(first_number):
             path = folder / f"version_{number}"
@@ -98,8 +99,9 @@ def create(run: RunConfig, search: bool = False) -> Path:
         for ancestor in (folder, *folder.parents):
             if os.path.lexists(ancestor) and not ancestor.is_dir():
                 reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else missing_reason(ancestor)}"
-        problem = f"cannot make {str(folder)!r} ({reason})"
-        raise SettingError(f"logdir is {run.logdir!r}: {problem}; allowed: a folder that can be written") from error
+        raise SettingError(
+            f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason}); allowed: a folder that can be written"
+        ) from error
     return path
 
 
@@ -118,12 +120,12 @@ def _version_number(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, new: bool = False) -> Iterator[None]:
+def folder_lock(folder: Path, new: bool = False) -> Iterator[None]:
     """Context manager that locks a run's folder for this process and removes incomplete files. The system releases the
-    lock however the process ends. If the folder is ``new``, wait for the lock, because another process can hold it only
-    for a moment.
+    lock at the end of the process, even if it is killed. If the folder is ``new``, wait for the lock, because another
+    process can hold it only for a moment.
 
-    Raises SettingError if another process is writing there, UserError if the disk is full or fails during the block.
+    Raises SettingError if another process holds the lock, and UserError if the disk is full or fails during the block.
     """
     with open(folder / ".lock", "a") as file:
         try:
@@ -131,8 +133,9 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | do_not_wait)
         except BlockingIOError as error:
             checkpoint_note = "" if (folder / LAST_CHECKPOINT).exists() else ", which has no checkpoint yet"
-            problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
-            raise SettingError(f"resume: {problem}; wait for it or stop it") from error
+            raise SettingError(
+                f"resume: another process is writing {str(folder)!r}{checkpoint_note}; wait for it or stop it"
+            ) from error
         for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
             leftover.unlink()  # an incomplete file from a killed process
         try:
@@ -157,7 +160,7 @@ def is_locked(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary file beside ``path``, and renames it to ``path`` if the block ends
     without an exception. Even after an exception, SIGKILL or with a full disk, ``path`` is the complete old or the
     complete new file.
@@ -177,7 +180,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def atomic_write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8. At any time, ``path`` is the complete old or the complete new file."""
-    with replacing(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -203,8 +206,8 @@ class MetricsFile:
         self._write(rows)  # removes an incomplete last line, left by a run that was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
-        """Append rows, each with `KEYS` and any tags. The rows are in the file when this returns. If a tag has no
-        column yet, the file is written again with a new column."""
+        """Append ``rows``, mappings of `KEYS` and tags to numbers, and write them at once. If a tag has no column yet,
+        the file is written again with a new column."""
         tags = dict.fromkeys(tag for row in rows for tag in row)  # all tags without repetitions, in order
         if new_columns := [tag for tag in tags if tag not in self.columns]:
             self.columns += new_columns
@@ -217,19 +220,21 @@ class MetricsFile:
                 writer.writerow({tag: int(value) if tag in KEYS else float(value) for tag, value in row.items()})
 
     def resume_after(self, checkpoint_rows: Sequence[Mapping[str, int]]) -> None:
-        """Make the file fit the checkpoint from which the run resumes. Remove the rows of later epochs. Add the rows of
-        the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
+        """Make the file fit the checkpoint from which the run resumes: remove the rows of later epochs, and add missing
+        rows of the checkpoint's epoch. ``checkpoint_rows`` are the rows of this epoch, one for each seed, with `KEYS`
+        only."""
         last_epoch = checkpoint_rows[0]["epoch"]
         _, all_rows = _read(self.path)
-        # The numbers of a row begin with epoch, env_steps and seed (`KEYS`).
+        # The first three numbers of a row are epoch, env_steps and seed (`KEYS`).
         rows = [(cells, numbers) for cells, numbers in all_rows if numbers[0] <= last_epoch]
         logged_seeds = {numbers[2] for _, numbers in rows if numbers[0] == last_epoch}
         self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
     def _write(self, rows: Iterable[Row]) -> None:
-        """Replace the file by ``rows``, which may be read from the old file. Short rows are filled with empty cells."""
-        with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        """Replace the content of the file by ``rows``, an iterator that may still read the old file. Short rows are
+        filled with empty cells."""
+        with atomic_file(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells, _ in rows)
@@ -241,8 +246,8 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 
 
 def read_columns(path: Path) -> dict[str, "array[float]"]:
-    """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
-    file does not exist."""
+    """Return the columns of a `MetricsFile` by name, as in `read_metrics`, but as arrays with 8 bytes per number, for
+    long tables. Empty if the file does not exist."""
     names, rows = _read(path)
     # "q" is int64, "d" is float64.
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in names}
@@ -261,9 +266,10 @@ def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
 
 
 def _lines(path: Path) -> Iterator[Row]:
-    """Yield ``(cells, numbers)`` for each line of a metrics.csv: its texts, and the same as numbers, with NaN for empty
-    cells. The first line has the names of the columns as cells, and no numbers. An incomplete last line is left out.
-    Yield nothing if the file does not exist. Raises SettingError if it cannot be read or is not a table of numbers."""
+    """Yield a pair ``(cells, numbers)`` for each line of a metrics.csv: the cells as texts, and as numbers, with NaN
+    for empty cells. The cells of the first line are the names of the columns, without numbers. An incomplete last line
+    is left out. Yield nothing if the file does not exist. Raises SettingError if the file cannot be read or is not a
+    table of numbers."""
     if not path.exists():
         return
     place = ""  # the current line, for errors

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions of this program, Python, the system and installed packages by name, and the processor."""
+    """Return name -> version for this program, Python, the system and installed packages, and the ``processor``."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):  # Linux has a file with the model name
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -39,8 +39,8 @@ def versions() -> dict[str, str]:
 
 
 def write_versions(folder: Path, epoch: int) -> None:
-    """Store in ``versions.json`` of a run that the software of this process trains it from ``epoch`` on. Entries of
-    this epoch or later are removed. A new entry is added, unless the last remaining entry has the same versions."""
+    """Store in ``versions.json`` of a run that the software of this process trains it from ``epoch`` on. First remove
+    entries of this epoch or later. Then add an entry, unless the last remaining entry has the same versions."""
     entries = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
     last_versions = {name: value for name, value in entries[-1].items() if name != "from"} if entries else {}
     if last_versions != versions():

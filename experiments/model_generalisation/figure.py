@@ -26,9 +26,9 @@ from control.reports.figures import (
     INK,
     WIDTH,
     FigureStyle,
-    balanced,
     figure_file,
     figure_panels,
+    row_lengths,
     rows,
     set_title,
     show,
@@ -205,7 +205,7 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, sty
     columns = [name for name in TITLES if any(place[1] == name for place in panels)]
     columns += sorted({environment for _, environment in panels} - set(columns))
     places = [(regime, name) for regime in regimes for name in columns if (regime, name) in panels]
-    lengths = [n for regime in regimes for n in balanced(sum(place[0] == regime for place in places))]
+    lengths = [n for regime in regimes for n in row_lengths(sum(place[0] == regime for place in places))]
     counts = [len(runs) for panel in panels.values() for runs in panel.runs.values()]
     note = f"mean of {seeds_text(counts)}" + (
         "; band: its 95 % bootstrap interval; dashed: interquartile mean" if max(counts) >= MIN_RUNS else ""

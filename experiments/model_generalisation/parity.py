@@ -26,12 +26,12 @@ import trainer
 from control.cli.errors import show
 from control.cli.parse import parse
 from control.reports.curves import RETURN_LABEL, STEPS_LABEL, scale, share_limits
-from control.reports.figures import COLOURS, GREY, WIDTH, balanced, figure_panels, set_title, write_numbers
+from control.reports.figures import COLOURS, GREY, WIDTH, figure_panels, row_lengths, set_title, write_numbers
 from control.reports.figures import rows as rows_of
 from control.reports.runs import Array, read_runs
 from control.reports.tables import Table
 from control.reports.tags import REWARD_RATE
-from control.storage.run_dir import newest, parent
+from control.storage.run_dir import newest_run, parent
 from experiments.comparison import Layout, check_given, figure_to_write, run_script
 from models.settings import SettingError, nearest
 
@@ -86,7 +86,7 @@ def train(fixture: str, agent: str, seed: int, extra_flags: Sequence[str]) -> Cu
     code = trainer.main(argv)
     if code:
         raise RuntimeError(f"{' '.join(argv)} ended with {code}")
-    folder = newest(parent(settings.run))
+    folder = newest_run(parent(settings.run))
     assert folder is not None
     return read_curve(folder, FIXTURES[fixture]["metric"])
 
@@ -159,7 +159,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
     """Draw our curve over the original's: a panel for each agent of a fixture, except those with a single point."""
     fixtures = list(dict.fromkeys(fixture for fixture, _ in curves))
-    lengths = [n for row in fixtures for n in balanced(sum(fixture == row for fixture, _ in curves))]
+    lengths = [n for row in fixtures for n in row_lengths(sum(fixture == row for fixture, _ in curves))]
     note = "greedy evaluation, mean over seeds; band: one standard error"
     with figure_panels(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), note=note) as axes:
         for axis, ((fixture, agent), pair) in zip(axes, curves.items(), strict=True):

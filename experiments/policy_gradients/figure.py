@@ -34,10 +34,10 @@ from control.reports.figures import (
     COLOURS,
     WIDTH,
     FigureStyle,
-    balanced,
     figure_file,
     figure_files,
     figure_panels,
+    row_lengths,
     rows,
     set_title,
     show,
@@ -170,7 +170,7 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
             panels.append((heading, tag, names, label))
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = solved_levels(comparison.game)
-    lengths = [returns, *balanced(len(panels) - returns, max_columns=2)]
+    lengths = [returns, *row_lengths(len(panels) - returns, max_columns=2)]
     note = curves_note(max(counts))
     with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=note) as axes:
         for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):

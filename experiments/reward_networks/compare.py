@@ -34,7 +34,7 @@ from torch import Tensor
 from control.cli.parse import parse
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
-from control.evolution.objectives import first_solved_test, first_stable, stays_solved
+from control.evolution.objectives import first_solved_test, first_stable_test, stays_solved
 from control.loops.build import check_spaces
 from control.loops.steps import StepLoop
 from control.reports.figures import write_numbers
@@ -210,7 +210,7 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     return {
         "agents": len(curve),
         "first": quartiles(first_solved_test(curve, solved), curve, test_every),
-        "stays": quartiles(first_stable(curve, solved), curve, test_every),
+        "stays": quartiles(first_stable_test(curve, solved), curve, test_every),
         "staying": float(stays_solved(curve, solved).double().mean()),
         "late": {
             "from": late,
@@ -255,7 +255,10 @@ def steps_of_mean(curve: Tensor, solved: float, test_every: int) -> dict[str, in
 
     None means never.
     """
-    tests = {"mean_reaches": first_solved_test(curve[None], solved), "mean_stays": first_stable(curve[None], solved)}
+    tests = {
+        "mean_reaches": first_solved_test(curve[None], solved),
+        "mean_stays": first_stable_test(curve[None], solved),
+    }
     return {name: None if at == len(curve) else (int(at) + 1) * test_every for name, at in tests.items()}
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from control.reports.curves import Level, draw_levels
-from control.reports.figures import COLOURS, GREY, WIDTH, FigureStyle, balanced, figure_panels, set_title
+from control.reports.figures import COLOURS, GREY, WIDTH, FigureStyle, figure_panels, row_lengths, set_title
 from control.reports.figures import rows as rows_of
 from envs.gridmaps import GOAL, HOLE, CellTable
 from envs.make import make_dynamics
@@ -35,7 +35,7 @@ from experiments.comparison import (
 )
 from models.proxies import files
 from models.settings import SettingError
-from understudy.rewards import shaped
+from understudy.rewards import shaped_reward
 
 # Selection of comparisons and rewards: a file can hold too many for one figure.
 COMPARISONS = (
@@ -77,7 +77,7 @@ def curves(source: Path, out: Path, style: FigureStyle, columns: int) -> None:
     line_names = [name for name in names if name in REWARDS] or names
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(line_names)}
     styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(line_names)}
-    lengths = balanced(len(panels), columns)
+    lengths = row_lengths(len(panels), columns)
     with figure_panels(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), style, source, note=NOTE) as axes:
         for axis, (key, rows) in zip(axes, panels.items(), strict=True):
             for name in line_names:
@@ -109,7 +109,7 @@ def paid_on_map(name: str) -> tuple[CellTable, str, np.ndarray]:
     moves = len(dynamics.actions)
     phi = networks.with_weights(proxy.parameters[None])(torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))[None])[0]
     next_phi = phi[dynamics.next_cell].view(-1, moves)
-    rewards = shaped(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], next_phi, DISCOUNT).numpy()
+    rewards = shaped_reward(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], next_phi, DISCOUNT).numpy()
     return dynamics, networks.mode.name, rewards
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from control.films.encoding import gif, mp4
-from control.films.pictures import Frame, captioned, side_by_side
+from control.films.pictures import Frame, add_caption, place_side_by_side
 from control.reports.figures import INKS, PAPER, THEMES, check_writable
 from envs.make import make_environment
 from experiments.comparison import run_script, script_flags
@@ -68,7 +68,7 @@ class Half:
         """Return the current frame with two lines of text."""
         frame = self.environment.frame(0, 0)[TOP:BOTTOM]
         steps = f"episode {self.episode}: {self.step} step{'s' * (self.step != 1)}"
-        return captioned(frame, [[self.caption], [steps]], LETTERS)
+        return add_caption(frame, [[self.caption], [steps]], LETTERS)
 
 
 def coloured(picture: Frame, theme: str) -> Frame:
@@ -100,11 +100,11 @@ def film(out: Path) -> None:
     ]
     pictures = []
     for _ in range(STEPS):
-        pictures.append(side_by_side([half.picture() for half in halves]))
+        pictures.append(place_side_by_side([half.picture() for half in halves]))
         for half in halves:
             half.advance()
     # A page that does not play the film shows its first frame.
-    pictures = [side_by_side([half.picture() for half in halves])] * round(FRAME_RATE) + pictures
+    pictures = [place_side_by_side([half.picture() for half in halves])] * round(FRAME_RATE) + pictures
     for path, theme in zip(paths, THEMES, strict=True):
         with mp4(path, FRAME_RATE) as add_frame:
             for picture in pictures:

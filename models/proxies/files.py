@@ -17,7 +17,7 @@ from models.settings import SettingError, check, field_types, nearest
 from models.spaces import Continuous, Discrete, Spaces
 from models.vocabulary import translate
 from understudy import ProxyError
-from understudy.files import refused
+from understudy.files import file_error
 from understudy.kinds import KINDS
 
 
@@ -78,7 +78,7 @@ def save(
     the other arguments. Raises ProxyError if the number of parameters is wrong."""
     networks = networks_of(config, spaces)
     if parameters.shape != (networks.size,):
-        raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
+        raise file_error(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
     parameters = parameters.detach().cpu().float()
     settings = _settings_in_file(config)
     if settings.get("rn_evolve_scale"):  # readers of files know only rn_output_scale
@@ -146,7 +146,7 @@ def _config_of(file: understudy.Proxy) -> Any:
     for name, value in values.items():
         if name not in field_kinds:
             problem = f"its setting {name!r} is unknown{nearest(name, field_kinds)}"
-            raise refused(file.path, problem, "settings of a search")
+            raise file_error(file.path, problem, "settings of a search")
         if isinstance(value, list):  # settings have tuples in place of lists
             values[name] = tuple(value)
     return family_spec.config(**values)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from models.state import read_archive
-from understudy.files import refused
+from understudy.files import file_error
 
 LARGEST = 2 * 10**6  # bytes of a file; all files of both projects have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
@@ -38,7 +38,7 @@ def read(path: Path) -> Original:
     """Return the content of another project's file, which is recognised by its first bytes. Raises a ProxyError with
     the path for any other file, and for a damaged file."""
     if not path.is_file() or path.stat().st_size > LARGEST:
-        raise refused(path, f"no file of at most {LARGEST // 10**6} MB", _ALLOWED)
+        raise file_error(path, f"no file of at most {LARGEST // 10**6} MB", _ALLOWED)
     content = path.read_bytes()
     try:
         if content[:2] == b"PK" or _LEGACY in content[:32]:  # a zip archive, or torch's older format
@@ -46,7 +46,7 @@ def read(path: Path) -> Original:
         return _read_synthetic_gymnax(content)
     except Exception as error:  # a damaged or foreign file can raise anything
         reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
-        raise refused(path, f"not such a file ({reason})", _ALLOWED) from error
+        raise file_error(path, f"not such a file ({reason})", _ALLOWED) from error
 
 
 def _read_learning_environments(content: Any) -> Original:
