@@ -20,7 +20,7 @@ from control.reports.run_folders import ReportGroup
 from control.reports.runs import Run, find_groups, read_runs
 from control.reports.tables import Table, number_text, percent_text, summarise, with_margin
 from control.storage import checkpoints
-from control.storage.run_dir import RESULTS, locked
+from control.storage.run_dir import RESULTS, folder_lock
 from control.storage.versions import read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
@@ -226,7 +226,7 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     lines = metrics.read_text().splitlines()
     metrics.write_text("\n".join(lines[:3]) + "\n")  # two of three generations
     for state in ("interrupted", "still running"):
-        with locked(folder) if state == "still running" else contextlib.nullcontext():
+        with folder_lock(folder) if state == "still running" else contextlib.nullcontext():
             text = make_page(folder, out=tmp_path / "page.html").text
         pattern = rf"SE: {state} after 2 of 3 generations; new agents returned [\d.]+ after generation \d\."
         assert re.search(pattern, text) and "Not finished" not in text

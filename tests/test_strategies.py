@@ -226,6 +226,7 @@ def test_ranks_and_utilities_keep_order_and_equality(fitness: list[float]) -> No
     rank = mask_failures(tensor)
     for out in (shaping.centred_ranks(tensor), shaping.shared_utilities(tensor)):
         assert float(out.sum()) == pytest.approx(0, abs=1e-9) and float(out.abs().max()) <= 1
-        assert not ((rank[:, None] > rank[None, :]) & (out[:, None] < out[None, :])).any()
+        # Members of different ranks may share a number, up to the rounding of a mean of equal numbers.
+        assert not ((rank[:, None] > rank[None, :]) & (out[:, None] < out[None, :] - 1e-12)).any()
         assert not ((rank[:, None] == rank[None, :]) & (out[:, None] != out[None, :])).any()
     assert float(shaping.centred_ranks(tensor).abs().max()) <= 0.5
