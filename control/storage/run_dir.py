@@ -150,7 +150,7 @@ def folder_lock(folder: Path, new: bool = False) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process is writing to a run's folder (`locked`)."""
+    """Return whether a process is writing to a run's folder (`folder_lock`)."""
     try:
         with open(folder / ".lock") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
