@@ -205,7 +205,7 @@ def real_agents_text(module: ProxyModule) -> str:
     """Train agents for ``inner_steps`` steps on the real environment. Return a line of text that compares their returns
     with the returns of random play. If the agents are no better, the line also has advice."""
     run, config = module.settings.run, module.config
-    # Rounded up to a multiple of the number of implementations, so that all implementations have as many agents.
+    # Rounded up to a multiple of the number of implementations, so that all implementations have equally many agents.
     count = math.ceil(_REAL_AGENTS / module.num_implementations) * module.num_implementations
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:

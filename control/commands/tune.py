@@ -131,7 +131,7 @@ def _run_trials(search: Search) -> None:
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
         param_space={} if "optuna" in search_config.tune_algorithm else _domains(space),
         tune_config=ray_tune.TuneConfig(
-            # The trials of a resumed search count, except the interrupted ones, which run again.
+            # The trials of a resumed search count, except interrupted trials, which run again.
             num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
             max_concurrent_trials=search_config.max_concurrent_trials,
             # A trial of proxy searches ends between two searches, so its process can run another trial. A training run

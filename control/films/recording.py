@@ -154,7 +154,7 @@ class _FilmedEpisodes:
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
-        self.returns: list[float] = []  # returns of all episodes; the last one is still running
+        self.returns: list[float] = []  # returns of all episodes; the last episode is still running
         self.policy = actor.begin()
         members = self.policy.members
         # Any: only a rendered environment has `frame` and `frames_per_second`.
