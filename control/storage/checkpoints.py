@@ -68,7 +68,8 @@ def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     """Read a checkpoint from a file or a folder. For a run's folder, read the best checkpoint, or the last checkpoint
-    if there was no evaluation. For a folder with several runs ``version_K``, read it from the newest run with a checkpoint.
+    if there was no evaluation. For a folder with several runs ``version_K``, read it from the newest run with a
+    checkpoint.
 
     With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
     Raises CheckpointError if there is no valid checkpoint of this program.
