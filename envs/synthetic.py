@@ -205,7 +205,8 @@ class ProxyFactory(BaseFactory):
 
     def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a clone of the policy: a bandit whose reward is highest for the policy's
-        actions, or equals its action values.
+        actions, or equals its action values. ``episodes.states(count, limit, clone)`` returns observations ``[count,
+        S]`` from episodes of the policy, or of ``clone`` if it is given.
 
         The clone is fitted to the policy in states from episodes of the policy. Then states from episodes of the clone
         are added, and it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011). Only a clone with a
@@ -219,14 +220,17 @@ class ProxyFactory(BaseFactory):
         for _ in range(dagger_rounds):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
             act = self._target_policy(flat)
-            # Half as many states as from the policy itself. The first states fill the table, so the order is random.
+            # Half as many states as from the policy itself.
             new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)
             states = torch.cat([states, new_states])
+            # The first of the states become the clone's table of initial states. A random order mixes old and new ones.
             random_order = streams.uniform(len(states))[0].argsort()
             states = states[random_order]
         flat = self._fit_to_policy(flat, policy, states)
         if networks.has_target and networks.num_table_rows and isinstance(self.spaces.actions, Discrete):
-            flat = networks.limit_most_common_action(flat)  # changes only the table
+            # An action that is right in most rows of the table would be learned for all states. This changes only the
+            # table.
+            flat = networks.limit_most_common_action(flat)
         return flat
 
     def _target_policy(self, flat: Tensor) -> Callable[[Tensor], Tensor]:

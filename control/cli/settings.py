@@ -112,8 +112,9 @@ class Settings:
             changes = {name: remaining.pop(name) for name in field_types(type(config)) if name in remaining}
             if changes:
                 configs[field_name] = dataclasses.replace(config, **changes)
+        # Commands to the agent are settings such as ``command.return``. Without a value (None), a command is not given.
         command = {name.removeprefix("command."): value for name, value in remaining.items() if "command." in name}
-        if command:  # null means no command
+        if command:
             configs["command"] = {name: value for name, value in command.items() if value is not None}
         return dataclasses.replace(self, **configs)
 

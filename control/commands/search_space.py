@@ -112,9 +112,11 @@ def search_space(settings: Settings) -> Space:
             valid_flags[name] = Flag(name, INTEGER, part.metadata, None, section)
     entries = read_mapping("search_space", path, "name: choices or range")
     with error_prefix(path):
-        entries, _ = translate(entries, settings.families, valid_flags)
+        entries, _ = translate(entries, settings.families, valid_flags)  # aliases become names of settings
         if not user_path:
-            set_names = settings.explicit_names | (SHAPE.keys() if "hidden_sizes" in settings.explicit_names else set())
+            set_names = set(settings.explicit_names)
+            if "hidden_sizes" in set_names:
+                set_names.update(SHAPE)  # the user also set width and depth
             entries = {name: entry for name, entry in entries.items() if name not in set_names}
         dimensions = {name: _dimension(name, entry, settings, valid_flags) for name, entry in entries.items()}
         if not dimensions:

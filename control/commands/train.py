@@ -318,13 +318,17 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
 
 
 def _score_lines(module: AgentModule, runs: Sequence[Run], best_epoch: int) -> Iterator[tuple[str, str]]:
-    """Yield lines ``(name, text)`` of the summary. "best" is the best score, of ``best_epoch``. If the score is the
-    greedy return and the best of several evaluations, "last tenth" is the mean over the last tenth of the epochs, as in
-    reports, and "solved" has the steps at which several seeds solved the environment. If the score is another
-    measurement, "best" also shows the best greedy return, if there is one."""
+    """Yield the lines ``(name, text)`` of the summary that are about scores.
+
+    - "best" is the score of the checkpoint best.ckpt, which was saved in ``best_epoch``. If this score is not the
+      greedy return, the line also shows the best greedy return, if there is one.
+    - "last tenth" is the mean greedy return over the last tenth of the epochs. It follows if the score is the greedy
+      return and there were several evaluations.
+    - "solved" has the steps at which seeds solved the environment. It follows "last tenth" if there are several seeds.
+    """
     loop = module.loop
     score_is_greedy = loop.score_tag == GREEDY
-    greedy_returns = [run.points(GREEDY)[1] for run in runs if run.has(GREEDY)]  # for each seed, of K evaluations: [K]
+    greedy_returns = [run.points(GREEDY)[1] for run in runs if run.has(GREEDY)]  # [K] for each seed: K evaluations
     solved = solved_return(module.settings.run.gamename) if "return" in loop.score_name else None
     text = f"{loop.score_name} {best_text(module.best, best_epoch, solved, runs if score_is_greedy else ())}"
     if score_is_greedy and greedy_returns and len(greedy_returns[0]) > 1:
@@ -350,7 +354,8 @@ def _epochs_text(module: RunModule, was_interrupted: bool) -> str:
 def _work_text(module: RunModule, was_interrupted: bool, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     drawn in 9 s``. ``seconds`` is the time of the training, with its earlier parts if it was resumed. ``seconds_after``
-    is the time of the work after it."""
+    is the time of the work after the training (`_results`): drawing figures, filming, and evaluating the best proxy. It
+    is left out if it is less than a second."""
     num_steps, kind = module.steps_a_seed(), module.steps_kind
     if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
         num_steps, kind = module.real_steps, "real"
@@ -358,7 +363,7 @@ def _work_text(module: RunModule, was_interrupted: bool, seconds: float, seconds
     if len(module.seeds) > 1:
         total = int(module.env_steps.sum())
         steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
-        if len(set(module.env_steps.tolist())) > 1:
+        if len(set(module.env_steps.tolist())) > 1:  # the seeds made different numbers of steps
             steps = f"a mean of {steps}"
     text = f"{_epochs_text(module, was_interrupted)}, {steps} in {time_in_words(seconds)}"
     if seconds_after < 1:

@@ -114,16 +114,19 @@ def _run_trials(search: Search) -> None:
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
     number_of_id: dict[str, int] = {}  # Ray's id of a trial -> its number in this search
 
-    # A function, because Ray deep-copies other objects for every trial.
+    # Ray deep-copies its arguments for every trial, but not functions. So all trials share these numbers.
     def trial_name(trial: Any) -> str:
         """Return the name of Ray's ``trial``, such as ``trial_3``. A new trial gets the next number."""
         if trial.trial_id not in number_of_id:
             number_of_id[trial.trial_id] = next(numbers)
         return f"trial_{number_of_id[trial.trial_id]}"
 
-    # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
-    # then, and three more. If its length is in steps, the number of its evaluations is unknown, and it keeps all.
-    num_to_keep = _perturbation_interval(settings) // settings.schedule.eval_every + 3
+    # PBT may copy the checkpoint of a trial's last perturbation. There is a checkpoint of each evaluation. So a trial
+    # keeps all checkpoints since its last perturbation, and three more. In a search whose trials have a length in
+    # steps, the number of evaluations between perturbations is unknown, so a trial keeps all checkpoints (None).
+    num_to_keep = None
+    if unit == "epoch":
+        num_to_keep = _perturbation_interval(settings) // settings.schedule.eval_every + 3
     trainable = ray_tune.with_parameters(
         _run_ray_trial, settings=settings, space=space, folder=search.folder.absolute()
     )
@@ -147,7 +150,7 @@ def _run_trials(search: Search) -> None:
             storage_path=str(search.folder.absolute()),
             verbose=0,
             callbacks=[_listener(search)],
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=num_to_keep if unit == "epoch" else None),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=num_to_keep),
         ),
     )
     # Ray's warning advises ``reuse_actors=True``.

@@ -270,7 +270,8 @@ def visited_states(
 
     In a third of the parallel environments, the actions have no noise. In the others they have noise, so that agents
     also learn to act in states that the policy does not reach. Episodes have the time limit ``limit``; None means the
-    environment's limit. ``count_steps`` is called with the number of steps, about twice ``count``.
+    environment's limit. The episodes have about twice as many observations as the sample, so that it is a random choice
+    and not all of them. ``count_steps`` is called with the number of steps, about twice ``count``.
     """
     # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
     envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
@@ -278,8 +279,10 @@ def visited_states(
     noise_levels = torch.tensor(_NOISE_LEVELS).repeat_interleave(_ENVS_PER_LEVEL)  # [E]
     observations: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
+        # The first pass of the loop resets all environments again, because ``done`` is True. This first reset stays,
+        # because it takes seeds from the stream: without it, the same ``seed`` would lead to other episodes.
         real.reset(streams.episode_seeds(envs))
-        done = torch.ones(1, envs, dtype=torch.bool)  # the loop first resets all environments again
+        done = torch.ones(1, envs, dtype=torch.bool)
         space = real.spaces.actions
         while len(observations) * envs < 2 * count:
             obs = real.reset(streams.episode_seeds(envs), done)[0].float()  # [E, S]

@@ -84,8 +84,9 @@ def learn(settings: Settings) -> int:
     proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
     commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
-    stages_left_out = STAGES.keys() - learned.results.keys()  # because of ``only``
-    # Results also include stages of an earlier command.
+    # With ``only``, some stages may have no results yet. The last command then runs them, unless a stage has failed.
+    # The results also include stages of earlier commands. ``learned.passed`` covers only the stages of this command.
+    stages_left_out = STAGES.keys() - learned.results.keys()
     has_failed = any(result.get("failed") for result in learned.results.values())
     if stages_left_out and not has_failed:
         commands.append(resume_command(settings, only=None))

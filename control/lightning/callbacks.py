@@ -132,9 +132,10 @@ class RunLog(Callback):
 
     def __init__(self, run_dir: Path, module: RunModule):
         self.metrics = MetricsFile(run_dir / "metrics.csv")
-        self._start = Meter.seconds()  # later by the time of earlier parts of a resumed run
+        self._start = Meter.seconds()
         if module.epoch:  # the run resumes
             self.metrics.resume_after(self._keys(module))
+            # The elapsed time includes the earlier parts of the run. So the start is moved back by their time.
             earlier = read_metrics(self.metrics.path).get(ELAPSED, [])
             self._start -= max(filter(math.isfinite, earlier), default=0.0)
 

@@ -55,8 +55,10 @@ class ProxyModule(RunModule):
         super().__init__(settings)
         self.config: SearchConfig = settings.proxy
         self.workers, self.factory = workers, factory
+        # The mean [1, D] of the search distribution: a parameter, so that checkpoints contain it.
         self.mean = nn.Parameter(torch.zeros(1, factory.parameters.size), requires_grad=False)
-        self.population = torch.zeros(0, factory.parameters.size)
+        self.population = torch.zeros(0, factory.parameters.size)  # [P, D]; empty before the first generation
+        # [P] each. The strategy ranks the proxies by the second, which may be computed from ranks of their agents.
         self.fitness = self.selection_fitness = torch.zeros(0)
         self.mean_fitness: float | None = None  # None in generations that do not evaluate the mean
         # Mean return of agents on the latest evaluated mean; -inf if their tests had a shorter time limit.
@@ -123,7 +125,8 @@ class ProxyModule(RunModule):
     def population_solves(self) -> bool:
         """Return whether the population of this generation solves the task: both the average return of its agents and
         its average fitness, which may contain more than the return, reach ``solved_reward``. Return False if tests do
-        not have the final time limit yet. Otherwise, return True if all agents diverged."""
+        not have the final time limit yet. Otherwise, if all agents diverged, there is no average and the result is
+        True."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False

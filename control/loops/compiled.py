@@ -177,8 +177,12 @@ class EpisodeArrays(NamedTuple):
 @kernel
 def _play_test(player, world, tests, n, arrays, first, last):
     """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` in ``world``. Write
-    ``tests.returns[m, n]`` and ``tests.lengths[m, n]`` (`Tests`). Overwrites ``arrays`` (`EpisodeArrays`)."""
-    obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
+    ``tests.returns[m, n]`` and ``tests.lengths[m, n]`` (`Tests`). Overwrites ``arrays`` (`EpisodeArrays`).
+
+    On a map, nothing is random. As soon as an episode visits a cell for the second time, it repeats itself until the
+    time limit. So the rest of the episode is looked up in the stored steps, without the player and the world.
+    """
+    obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.compiled.make_scratch`)
     _, num_tests, num_episodes = tests.returns.shape
     state, last_episode = arrays.state, arrays.last_episode
     is_map = len(last_episode) > 0  # a map: a deterministic grid world, whose state is the number of a cell
@@ -194,7 +198,7 @@ def _play_test(player, world, tests, n, arrays, first, last):
                 cell = int(state[0])
                 if is_map:
                     if last_episode[cell] == episode:
-                        break  # visited twice: the episode repeats itself, because nothing is random on a map
+                        break  # the second visit; ``is_running`` remains True, so that the last loop continues here
                     last_episode[cell] = episode
                 action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
                 if m == 0 and len(tests.actions):
@@ -208,7 +212,7 @@ def _play_test(player, world, tests, n, arrays, first, last):
                 is_running = not ends and steps < world.limit
                 if is_map:
                     arrays.next_cell[cell], arrays.cell_reward[cell] = int(state[0]), reward
-            while is_running and steps < world.limit:  # after the break: the rest of an episode that repeats itself
+            while is_running and steps < world.limit:  # only after the break: the rest of the episode
                 total, steps = total + arrays.cell_reward[cell], steps + 1
                 cell = arrays.next_cell[cell]
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
@@ -226,7 +230,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
     """
     num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
     uses_phi = world.learned_reward and world.is_potential
-    next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
+    next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.compiled.make_scratch`)
     for m in range(first, last):
         if not block.running[m] or block.steps_done[m] >= num_steps:
             continue
@@ -356,9 +360,10 @@ class MachineCode:
     def play(
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
-        """Play E greedy episodes of each of M members from ``seeds [M, E]``, like `play_episodes`. Return None if a
-        compiled function is missing, if an episode may never end, or if actions shall be recorded on a map, where
-        repeated steps are not played."""
+        """Play E greedy episodes of each of M members from ``seeds [M, E]``, like `play_episodes`. With
+        ``record_actions``, the result has the first member's actions. Return None if a compiled function is missing, or
+        if an episode may never end. Also return None if actions shall be recorded on a map (`envs.CELLS`), because an
+        episode that repeats itself there is not played to its end (`_play_test`)."""
         player_and_world = _player_and_world(policy, environment)
         if player_and_world is None:
             return None
@@ -367,7 +372,7 @@ class MachineCode:
             return None
         tests = _new_tests(environment, seeds.unsqueeze(1))  # one test, which consists of these episodes
         if record_actions:
-            shape = (seeds.shape[1], world.limit)  # [E, L], with L steps at most
+            shape = (seeds.shape[1], world.limit)  # [E, L], of the first member alone, with L steps at most
             actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
             tests = tests._replace(actions=actions, continuous_actions=vectors)
 
@@ -379,7 +384,7 @@ class MachineCode:
         episodes = Episodes(torch.from_numpy(tests.returns)[:, 0], torch.from_numpy(tests.lengths)[:, 0])
         if record_actions:
             padded_actions = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, E, ...]
-            was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, E]
+            was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, E], of the first member
             episodes.actions = padded_actions[was_running]  # actions of all N steps in all episodes, [N, ...]
         return episodes
 
@@ -403,10 +408,12 @@ class CompiledLoop(MachineCode):
         agent: Any = loop.agent
         max_steps = _max_block_steps(loop)
         while count and running.any():
+            # A block has as many steps as `take` returns random numbers for, which may be less than ``count``.
             random_numbers = agent.noise.take(min(count, max_steps), _MAX_JOINED_STEPS // agent.members)
-            tensors, seeds = _begin_block(loop, num_steps(random_numbers), running)
+            block_steps = num_steps(random_numbers)
+            tensors, seeds = _begin_block(loop, block_steps, running)
             yield from self._run_block(loop, random_numbers, tensors, seeds, pause)
-            count -= seeds.shape[1]
+            count -= block_steps
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does."""
@@ -489,12 +496,14 @@ class CompiledLoop(MachineCode):
         world = envs.make_world(loop.environment, cells_only=module is tabular)
         assert world is not None
         self._world = world
-        self._test_world = test_world = world if self._test_world is None else self._test_world
+        if self._test_world is None:
+            self._test_world = world
         # The player shares memory with the agent's weights, so it always plays the current weights.
         self._player = module.make_player(agent.with_weights(agent.flat_parameters))
         assert self._player is not None
         for _ in range(self.threads):
-            phi, episode = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, test_world, self._tests)
+            phi = np.zeros(agent.envs, np.float32)  # the potential of a learned reward
+            episode = _make_episode_arrays(self._player, self._test_world, self._tests)
             self._memories.append((module.make_work(members), phi, envs.make_scratch(world), episode))
 
 

@@ -155,8 +155,9 @@ class CompiledAgent(MachineCode):
         step = self._python_step
         step.next_obs[:], step.rewards[:] = next_obs.numpy(), reward.numpy()
         step.discounts[:], step.done[:] = discount.numpy(), done.numpy()
-        # `_learn` also chooses the next actions, for ``next_obs``. If an episode ends, `act` does, for the first
-        # observation of the new episode.
+        # Usually `_learn` also chooses the actions for ``next_obs``. In two cases `act` chooses them. After the last
+        # step of a block, the random numbers of the next block are missing. After the end of an episode, the next
+        # actions are for the first observation of a new episode.
         self._has_actions = self._step + 1 < self._block_steps and not done.any()
 
     def learn(self) -> Tensor:

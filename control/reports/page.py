@@ -267,11 +267,13 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | N
 
 
 def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]:
-    """Return two tables of settings of groups with one implementation. The second has all settings. The first has only
-    the settings that affect results and differ between the groups or from their defaults; it is None without such
-    settings. Defaults are unknown for settings of another program or version."""
+    """Return two tables of settings, for groups with the same implementation: a table of changed settings, and a table
+    of all settings. A setting is changed if it affects results, and if it differs between the runs or from its default.
+    The first table is None if no setting is changed. A default is unknown if the settings are from another program or
+    version."""
     folders = [folder for group in groups for folder in group.folders]
-    flags_by_name: dict[str, list[Flag]] = {}  # of each folder, because environments may have different defaults
+    # Setting -> its flag in each folder. There are several, because environments may have different defaults.
+    flags_by_name: dict[str, list[Flag]] = {}
     for settings, texts in [(folder.settings, folder.setting_texts) for folder in folders if folder.settings]:
         for name, flag in flags_for_values(settings.run.implementation, settings.run.gamename, texts).items():
             flags_by_name.setdefault(name, []).append(flag)
@@ -285,7 +287,7 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
         defaults = dict.fromkeys(setting_text(flag.default) for flag in flags)
         meaning = SOURCES.sub("", flags[0].meta["help"]) if flags else "-"
         rows.append([name, *values, " / ".join(defaults) or "-", meaning])
-        is_default = not flags or set(values) <= defaults.keys()
+        is_default = not flags or set(values) <= defaults.keys()  # also True if the default is unknown
         affects_results = all(flag.meta["outcome"] for flag in flags)
         if name not in _NAMED and affects_results and (len(set(values)) > 1 or not is_default):
             changed_rows.append(rows[-1])

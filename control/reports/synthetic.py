@@ -223,15 +223,15 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
     networks: Any = proxy.networks
     space = networks.actions
     is_discrete = isinstance(space, Discrete)
-    # For each panel: name of the component, index of the coordinate, actions [K], edges of the bins, and mean rewards
-    # [K, bins].
+    # A panel for each coordinate of the action and each component of the state, in this order: name of the component,
+    # index of the coordinate, actions [K], edges of the bins, and mean rewards [K, bins].
     panels = []
     for coordinate in range(1 if is_discrete else space.size):
         actions, reward = action_rewards(proxy, states, coordinate)
         for column, name in enumerate(state_names(proxy.game, states.shape[1])):
             panels.append((name, coordinate, actions, *bin_means(reward, states[:, column])))
     strongest = np.argsort([-_effect(means) for *_, means in panels], kind="stable")[:_MAX_PANELS]
-    shown_panels = [panels[number] for number in sorted(strongest)]  # sorted by the component of the state
+    shown_panels = [panels[number] for number in sorted(strongest)]  # in the order of all panels
     lengths = row_lengths(len(shown_panels))
     note = "means over the states that agents train on; other numbers of an action are at the middle of their ranges"
     title = f"What the synthetic bandit of {proxy.game} pays for"

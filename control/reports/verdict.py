@@ -203,13 +203,15 @@ class Verdict(Baselines):
 
     @property
     def numbers(self) -> str:
-        """The mean returns of the agents and of all baselines, as text. If the verdict fails only because the search
-        did not improve the fitness, it is the fitness of the first generation and of the winner instead."""
+        """The numbers that the verdict compares, as text. Usually, these are the mean returns of the agents and of all
+        baselines. If the verdict fails only because the search did not improve the fitness, they are the fitness of the
+        winner and of the first generation, and the mean return of the agents."""
         is_failure_of_fitness = self.failure and not self._failure_of_returns
         if self.progress is not None and is_failure_of_fitness:
             first, winner = self.progress
             return f"fitness: winner {winner}, first generation {first}; mean return of the agents: {self.agents}"
-        agents = "" if self.agents is self.teacher else f"agents {self.agents}, "  # a teacher may fail without agents
+        # If the teacher itself is judged, its score is in both fields, and is shown only once.
+        agents = "" if self.agents is self.teacher else f"agents {self.agents}, "
         return f"mean returns: {agents}{self._baseline_numbers}"
 
     @property

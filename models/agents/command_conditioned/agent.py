@@ -346,9 +346,9 @@ class Agent(EpisodeAgent):
         """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
         ``[episodes]``, in units of reward. Final values are 0 after termination and without ``bootstrap_truncation``.
 
-        Values are clamped to the range of the returns-to-go in memory, which for final values also includes 0. In
-        states that were never seen, such as far above the moon, values are extrapolated, and bootstrapping would
-        amplify their errors.
+        Values are clamped to the range of the returns-to-go in memory. For final values, this range also includes 0.
+        The network extrapolates to states that were never seen, such as far above the moon in LunarLander, and
+        bootstrapping would amplify the errors.
         """
         memory = self.memory
         values = self._values(memory.column("obs"))

@@ -78,11 +78,21 @@ def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor)
         net = nets.make_net(network)
         return QNetwork(weights, int(net.sizes[-1]), net.widest, trunk=net)
     # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
+    # The second argument of `make_net` is the index of the first parameter of the network in the row.
     value_begin = network.features.size
     trunk, value = nets.make_net(network.features), nets.make_net(network.value, value_begin)
     advantage = nets.make_net(network.advantage, value_begin + network.value.size)
     num_actions, widest = int(advantage.sizes[-1]), max(trunk.widest, value.widest, advantage.widest)
-    return QNetwork(weights, num_actions, widest, trunk, True, network.over_batch, value, advantage)
+    return QNetwork(
+        weights,
+        num_actions,
+        widest,
+        trunk,
+        dueling=True,
+        over_batch=network.over_batch,
+        value=value,
+        advantage=advantage,
+    )
 
 
 Player = QNetwork
@@ -251,18 +261,22 @@ def _write_td_targets(agent, work, m):
 def _replace_q_by_gradient(agent, work):
     """Return the mean squared TD error of the action values ``work.q [A, columns]`` for the minibatch in
     ``work.sample``, and replace these values by d loss / d value (`Agent.critic_loss`)."""
+    # Rows of ``work.sample``: obs, action, next_obs, reward, discount, weight. Columns: the transitions.
     action_row, weight_row = agent.obs_size, 2 * agent.obs_size + 3
     loss = zeros()
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)
         # ``where_less(x, y, a, b)`` is a if x < y, else b. Actions are stored as float32, so they are compared with
-        # the number between two actions.
+        # the numbers halfway between them. This loop ends with the value of the taken action, because each pass
+        # replaces the value if the taken action is ``action`` or higher.
         for action in range(1, agent.network.num_actions):
             taken_q = where_less(taken_action, np.float32(action - 0.5), taken_q, load(work.q, action, column))
         error = taken_q - load(work.td_target, 0, column)
         weighted_error = error * load(work.sample, weight_row, column)
         loss += weighted_error * error
-        for action in range(agent.network.num_actions):  # the gradient is 0 for all actions except the taken one
+        # The gradient is 0 for all actions except the taken one. The first line makes it 0 if the taken action is
+        # higher than ``action``, and the second line if it is lower.
+        for action in range(agent.network.num_actions):
             gradient = where_less(taken_action, np.float32(action + 0.5), np.float32(2) * weighted_error, ZERO)
             store(where_less(taken_action, np.float32(action - 0.5), ZERO, gradient), work.q, action, column)
     return total(loss)

@@ -55,12 +55,12 @@ class States(ReplayBuffer):
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
         if hasattr(dynamics, "advance"):  # `ChanceDynamics`
             state_size, self.dtype = dynamics.state_size, torch.int64
-            self.num_skipped = 2  # first columns that are not stored
+            self.num_skipped = 2  # the first columns, seed and time, are not stored
         else:
             example_state = dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0]
             state_size, self.dtype = len(example_state), example_state.dtype
             self.num_skipped = 0
-        # No whole number in a state exceeds the environment's number of cells, which is at most 10,000.
+        # int16 is enough: no integer in a state exceeds the environment's number of cells, which is at most 10,000.
         stored_dtype = self.dtype if self.dtype.is_floating_point else torch.int16
         columns = {"state": ((state_size - self.num_skipped,), stored_dtype)}
         super().__init__(columns, capacity, members, device)
