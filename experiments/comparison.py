@@ -17,7 +17,8 @@ from control.cli.settings import from_dict
 from control.commands.search_space import Dimension, search_space
 from control.reports.figures import DEFAULT_STYLE, FORMATS, THEMES, FigureStyle, check_writable, figure_file
 from control.reports.runs import Run, find_groups
-from models.settings import FieldType, SettingError, check_value
+from models.settings import FieldType, SettingError, check_value, field_types
+from models.vocabulary import translate
 
 TRAINER = Path(__file__).resolve().parents[1] / "trainer.py"
 
@@ -86,12 +87,15 @@ def run_search(logdir: Path, game: str, exp_name: str, seed: int, flags: Sequenc
 def sample_settings(words: Sequence[str], count: int, seed: int) -> list[dict[str, Any]]:
     """Sample ``count`` settings of an agent from a search space, like a random search of Ray Tune. ``words`` are the
     flags that choose the agent, its game and perhaps the file of the space."""
-    dimensions, generator = search_space(parse(["--use_tune", *words])).dimensions.values(), np.random.default_rng(seed)
-    samples = [{dimension.name: _sample(dimension, generator) for dimension in dimensions} for _ in range(count)]
-    return [
-        sample | {"hidden_sizes": (sample.pop("width"),) * sample.pop("depth")} if "width" in sample else sample
-        for sample in samples
-    ]
+    settings, generator = parse(["--use_tune", *words]), np.random.default_rng(seed)
+    dimensions = search_space(settings).dimensions.values()
+    samples = []
+    for _ in range(count):
+        sample = {dimension.name: _sample(dimension, generator) for dimension in dimensions}
+        # Width and depth become ``hidden_sizes``.
+        values, _ = translate(sample, (), field_types(type(settings.agent)), lambda name: getattr(settings.agent, name))
+        samples.append(dict(values))
+    return samples
 
 
 def _sample(dimension: Dimension, generator: np.random.Generator) -> Any:

@@ -148,10 +148,9 @@ def translate(
     becomes ``({"discount": 0.9, "seed": 3}, {"gamma": "discount"})``.
 
     Values are Python objects or, from the command line, lists of words. `vocabulary` describes ``families`` and
-    ``setting_names``. Names that are no alias are kept. A width or a
-    depth (`WIDTHS`, `DEPTHS`) changes one of the two numbers in ``hidden_sizes``. The other number is from the current
-    value, ``default_of("hidden_sizes")``, or None if it is unknown. Raises SettingError if ``values`` contain two names
-    of one setting.
+    ``setting_names``. Names that are no alias are kept. A width or a depth (`WIDTHS`, `DEPTHS`) changes one of the two
+    numbers in ``hidden_sizes``. The other number is from the current value, ``default_of("hidden_sizes")``, or None if
+    it is unknown. Raises SettingError if ``values`` contain two names of one setting.
     """
     alias_settings: dict[str, str] = {}  # alias -> setting name
     has_shape = not values.keys().isdisjoint((*WIDTHS, *DEPTHS))

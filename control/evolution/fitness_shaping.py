@@ -2,8 +2,8 @@
 
 The n members of a population are perturbed copies of a search's mean. All functions take their fitness ``[n]`` (higher
 is better), and compute in float64. A member has **failed** if its fitness is NaN, infinite or beyond the range of
-float32 (about 3.4e38), because differences of larger numbers overflow. Other members are **sound**. Every rule ranks
-failed members below all sound members.
+float32 (about 3.4e38), because differences of larger numbers overflow. Other members are **valid**. Every rule ranks
+failed members below all valid members.
 
 If a rule sorts members and two are equal, the lower index counts as better (a stable sort). Failed members are last, by
 index. `centred_ranks` and `shared_utilities` give equal members equal numbers instead.
@@ -21,15 +21,15 @@ def replace_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
     """Return the fitness ``[n]`` in float64, and a mask ``[n]``, True for members that have not failed. Failed members
     get the lowest fitness of the other members. If all members failed, the fitness is all zeros."""
     fitness = fitness.to(torch.float64)
-    sound = fitness.abs() <= LARGEST  # false for NaN
-    worst = fitness[sound].min() if sound.any() else fitness.new_zeros(())
-    return torch.where(sound, fitness, worst), sound
+    valid = fitness.abs() <= LARGEST  # false for NaN
+    worst = fitness[valid].min() if valid.any() else fitness.new_zeros(())
+    return torch.where(valid, fitness, worst), valid
 
 
 def mask_failures(fitness: Tensor) -> Tensor:
     """Return the fitness ``[n]`` in float64 with every failed member set to -infinity, so that a sort puts it last."""
-    sound_fitness, sound = replace_failures(fitness)
-    return sound_fitness.masked_fill(~sound, -torch.inf)
+    valid_fitness, valid = replace_failures(fitness)
+    return valid_fitness.masked_fill(~valid, -torch.inf)
 
 
 def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Tensor:
@@ -53,13 +53,13 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     Source: synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, setting ``score_transform_type``. In kinds 6
     and 7 the paper's code first divides by max F - S + 1e-9; this cancels and is left out here. Its sort is not stable.
     """
-    sound_fitness, sound = replace_failures(fitness)
-    weights = torch.zeros_like(sound_fitness)
-    if not sound.any():
+    valid_fitness, valid = replace_failures(fitness)
+    weights = torch.zeros_like(valid_fitness)
+    if not valid.any():
         return weights
     if kind == 0:
-        low, high = sound_fitness.aminmax()
-        return (sound_fitness - low) / (high - low + 1e-9)
+        low, high = valid_fitness.aminmax()
+        return (valid_fitness - low) / (high - low + 1e-9)
     best_first = mask_failures(fitness).sort(descending=True, stable=True).indices
     if kind <= 3:
         weights[best_first] = _weights_by_rank(kind, len(fitness))
@@ -69,13 +69,13 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     if kind == 4:
         return only_best
     assert mean_score is not None
-    base = mean_score if abs(mean_score) <= LARGEST else float(sound_fitness.min())
-    is_better = sound & (sound_fitness > base + MARGIN)
+    base = mean_score if abs(mean_score) <= LARGEST else float(valid_fitness.min())
+    is_better = valid & (valid_fitness > base + MARGIN)
     if not is_better.any():
         return weights
     if kind == 5:
         return only_best
-    gain = torch.where(is_better, sound_fitness - base, 0.0)
+    gain = torch.where(is_better, valid_fitness - base, 0.0)
     return gain / (gain.max() if kind == 6 else gain.sum())
 
 

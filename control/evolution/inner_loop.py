@@ -155,18 +155,19 @@ def train(
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, math.ceil(_WATCH_STEPS / envs))
         # If agents may stop early, the steps pause at the end of an episode.
-        for ended in loop.advance(next_steps, running, pause=stops_early):
+        for ended_episodes in loop.advance(next_steps, running, pause=stops_early):
             if stops_early:
-                ended = ended.select_members(running)  # rules may be slow, so they get only episodes of running agents
-                num_episodes += torch.bincount(ended.members, minlength=members)
-                is_done = torch.zeros_like(ended.members, dtype=torch.bool)
-                if rule is not None and len(ended.members):
-                    is_done |= rule(loop, ended)
+                # Rules may be slow, so they get only episodes of running agents.
+                ended_episodes = ended_episodes.select_members(running)
+                num_episodes += torch.bincount(ended_episodes.members, minlength=members)
+                is_done = torch.zeros_like(ended_episodes.members, dtype=torch.bool)
+                if rule is not None and len(ended_episodes.members):
+                    is_done |= rule(loop, ended_episodes)
                 if episodes is not None:
-                    is_done |= num_episodes[ended.members] >= episodes
-                done_members = ended.members[is_done]
+                    is_done |= num_episodes[ended_episodes.members] >= episodes
+                done_members = ended_episodes.members[is_done]
                 weights[done_members] = agent.flat_parameters[done_members]
-                steps_taken[done_members] = ended.steps[is_done] * envs
+                steps_taken[done_members] = ended_episodes.steps[is_done] * envs
                 running[done_members] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:

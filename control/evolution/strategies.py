@@ -8,7 +8,7 @@
 P is the size of the population, perturbed copies of the mean ``[D]``, which are its members. If mirrored, each row of
 noise is added for one member and subtracted for another, which form a pair.
 
-The caller samples the noise. A failed member (see `control.evolution.fitness_shaping`) counts as worse than every sound
+The caller samples the noise. A failed member (see `control.evolution.fitness_shaping`) counts as worse than every valid
 one (ars: as equal to the worst), and no sum contains its fitness. Sums over the population are computed in float64, the
 mean is stored in float32.
 """
@@ -69,7 +69,7 @@ class Strategy(Stateful, ABC):
     @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean ``[D]`` in float64, by the formula of the class, and update other state of the strategy.
-        ``noise [rows, D]`` is float64. ``fitness [P]`` is -infinity for failed members; at least one member is sound.
+        ``noise [rows, D]`` is float64. ``fitness [P]`` is -infinity for failed members; at least one member is valid.
         ``mean_score`` is the fitness of the old mean, which most strategies ignore."""
 
 
@@ -174,13 +174,13 @@ class ARS(Strategy):
     mean <- mean + step_size / (pairs std F) sum_i (F_plus - F_minus) noise_i
 
     The sum, the number of pairs and the standard deviation are over the better half of the mirrored pairs, rounded up.
-    A pair is as good as its better member. A failed member counts as equal to the worst sound member. Addition to the
+    A pair is as good as its better member. A failed member counts as equal to the worst valid member. Addition to the
     published method: weight decay first multiplies the mean by 1 - weight_decay.
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        sound_fitness, _ = shaping.replace_failures(fitness)
-        pairs = sound_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
+        valid_fitness, _ = shaping.replace_failures(fitness)
+        pairs = valid_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
         num_best = math.ceil(self.rows / 2)  # half of the pairs
         best_rows = pairs.amax(1).sort(descending=True, stable=True).indices[:num_best]
         best_pairs = pairs[best_rows]

@@ -20,7 +20,7 @@ _MEANINGS = {
     "probe": "random play, and always the same action",
     "teacher": "an agent that learns the task",
     "bandit": "a network whose reward is highest for the teacher's action; its clone is the best policy on it",
-    "exam": "new agents train on the bandit, and play the task{others}",
+    "exam": "new agents train on the bandit, and play the task",
     "reward": "a network that estimates the teacher's later return",
     "race": "new agents train on the task with the learned reward, and with its own",
 }
@@ -64,12 +64,13 @@ def _total(results: Mapping[str, Any], name: str) -> Any:
 
 def _stages_table(results: Mapping[str, Any]) -> Table:
     """Return the table of stages: their results and meanings, their steps in the task, and their time."""
-    others = sum(score["count"] for score in results.get("exam", {}).get("real", {}).values())
-    others_text = f"; {others} others train on the task, to compare" if others else ""
+    task_agents = sum(score["count"] for score in results.get("exam", {}).get("real", {}).values())
     rows = [["stage", "result", "real steps", "CPU s"]]
     for name, result in results.items():
         steps = f"{result['real_steps']:,}" if "real_steps" in result else "-"
-        text = f"{result['text']}\n{_MEANINGS[name].format(others=others_text)}"
+        text = f"{result['text']}\n{_MEANINGS[name]}"
+        if name == "exam" and task_agents:
+            text += f"; {task_agents} others train on the task, to compare"
         rows.append([name, text, steps, f"{result['cpu_seconds']:,.0f}"])
     rows.append(["sum", "", f"{_total(results, 'real_steps'):,}", f"{_total(results, 'cpu_seconds'):,.0f}"])
     return Table(rows, "Results, steps in the task, and time")

@@ -71,8 +71,8 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
     learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
     pages = dict.fromkeys(folder.learn_page for folder in folders)  # of `--learn`, whose teachers the runs trained
     learn_pages = [page for page in pages if page and page.is_file()]
-    others = [file.with_name(PAGE) for folder in run_dirs for file in sorted(folder.rglob(RESULTS))]
-    other_pages = [page for page in dict.fromkeys(others) if page.is_file() and page.resolve() not in learn_pages]
+    result_pages = [file.with_name(PAGE) for folder in run_dirs for file in sorted(folder.rglob(RESULTS))]
+    other_pages = [page for page in dict.fromkeys(result_pages) if page.is_file() and page.resolve() not in learn_pages]
     held_out = []
     for group in groups:
         # With several groups, the table of results has mean and IQM of a search with one seed.
@@ -138,7 +138,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
-    # Of equal results, finished ones are first.
+    # Of groups with equal results, finished groups are first.
     judged.sort(key=lambda group: (group.result["mean"], not group.unfinished), reverse=True)
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
@@ -153,10 +153,13 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         # The sentence about the group, if there is one, also says that it is not solved.
         verdict = scores["verdict"].removeprefix(NOT_SOLVED if len(judged) <= _MAX_NAMED else "")
         sentences.append(verdict if len(judged) == 1 else f"{label}: {verdict}")
+    named = [group.label for group in judged[:_MAX_NAMED] if group.sentence_has_state]
     unfinished = [
-        f"{group.label}, {name}, {text}" for group in groups for name, text in group.unfinished.items()
-        if not any(sentence.startswith(f"{group.label}: {text}") for sentence in sentences)
-    ]  # fmt: skip
+        f"{group.label}, {name}, {text}"
+        for group in groups
+        if group.label not in named
+        for name, text in group.unfinished.items()
+    ]
     if unfinished:
         sentences.append(f"Not finished: {'; '.join(unfinished)}.")
     some_searches_failed = any(not scores["passed"] for _, scores in searches)

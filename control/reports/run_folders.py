@@ -190,11 +190,22 @@ class ReportGroup(Group):
         return solved_return(self.game) if self.game else None
 
     @property
+    def is_open_search(self) -> bool:
+        """Whether the runs are searches whose winners have no held-out evaluation yet."""
+        return self.is_search and self.tag != tags.HELD_OUT_RETURN
+
+    @property
+    def sentence_has_state(self) -> bool:
+        """Whether `sentence` says how far the run is: a single search without a held-out evaluation."""
+        return self.is_open_search and len(self.runs) == 1
+
+    @property
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown, as before the held-out
         evaluation of a search."""
-        is_open = self.is_search and self.tag != tags.HELD_OUT_RETURN
-        return "" if self.solved is None or is_open else tables.solved_text(self.result["mean"], self.solved)
+        if self.solved is None or self.is_open_search:
+            return ""
+        return tables.solved_text(self.result["mean"], self.solved)
 
     @property
     def best(self) -> float | None:
@@ -207,7 +218,7 @@ class ReportGroup(Group):
         """The result, and whether it solves the environment, such as ``Solved (475 or more): PPO returns 497.2 at the
         end of training.``"""
         end = number_text(self.result["mean"])
-        if self.is_search and self.tag != tags.HELD_OUT_RETURN and len(self.runs) == 1:
+        if self.sentence_has_state:
             generations, values = self.runs[0].points(self.tag)
             subject = "new agents returned" if self.tag == tags.MEAN_RETURN else "the mean fitness was"
             state = next(iter(self.unfinished.values()), "without a held-out evaluation")
