@@ -159,6 +159,7 @@ def test_ctrl_c_is_heard_in_a_step_of_minutes(
     assert process.returncode == 130
     assert "interrupted" in output
     if phase == "a generation":
+        assert " --report " in output
         (tmp_path / "slow").unlink()
         interrupted_run = run_folder(logdir)
         assert trainer.main(flags(logdir, "--resume", **settings)) in SEARCHED

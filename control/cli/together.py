@@ -51,6 +51,9 @@ def missing_hint(name: str, path: str) -> str:
     """Return text for the message about the missing file ``path`` of the setting ``name``: the reason, and the name of
     a similar file or the allowed values."""
     reason = missing_reason(path)
+    parts = path.split(",")
+    if len(parts) > 1 and all(os.path.exists(part) for part in parts):
+        return f"{reason}; separate paths by spaces: {' '.join(parts)}"
     folder, base = os.path.split(path)
     words = [] if folder else _words_for(name)  # these words are no paths, so they have no folder
     files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # without links to nothing

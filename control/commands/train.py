@@ -114,7 +114,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks) -> bool:
             if module.verbose:
                 ending.print_interrupted()
                 if (folder / run_dir.LAST_CHECKPOINT).exists():
-                    show_next([], [resume_command(module.settings)])
+                    show_next([], _next_commands(module, folder, finished=False, has_agent=False))
                 elif not module.settings.run.no_checkpoint:
                     note("no checkpoint was saved yet; --checkpoint_every 1 saves sooner")
             raise KeyboardInterrupt from None
@@ -132,7 +132,7 @@ def _print_heading(module: RunModule, folder: Path) -> None:
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
     state = "nothing is left to train" if module.is_over() else "resuming"
-    hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
+    hint = f" ({state} after {module.unit} {epochs_done})" if epochs_done else ""
     if "implementation" not in module.settings.explicit_names and not epochs_done:
         note(
             f"{run.implementation} is the default; --implementation PPO, or SAC for continuous actions, is a good start"
@@ -308,12 +308,14 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
     commands: list[Command] = []
     if not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists():
         commands.append(resume_command(settings))
-    elif module.epoch == module.epochs and module.epoch > 1 and not read_verdict(folder).get("solved", True):
+    elif module.is_over() and module.epoch > 1 and not read_verdict(folder).get("solved", True):
         commands.append(resume_command(settings, generations=2 * module.epoch))  # a search may need more
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", folder.parents[2]))  # the folder of all runs of the experiment
     if has_agent or (folder / PROXY_FILE).exists():
-        commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
+        commands.append(command(settings, "--eval_agent", folder))
+    if (folder / "metrics.csv").exists():
+        commands.append(command(settings, "--report", folder))
     return commands
 
 
