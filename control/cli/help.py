@@ -58,7 +58,11 @@ MAX_WIDTH = 110
 TEXT_COLUMN, _NARROW_COLUMN = 32, 25  # columns at which explanations begin; the second is for the first page
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 # Pattern of a part of a page -> its colour on a terminal: headings, flags and commands, defaults.
-_COLOURS = {"^(usage:|\\S.*:$)": "bold", "^ {2,4}(--|python ).*?(?=  |$)": "cyan", r"\(default:[\s\S]*?\)$": "dim"}
+_COLOURS = {
+    "^(usage:|\\S.*:$)": "bold",
+    "^ {2,4}(--|python ).*?(?=  |$)": "cyan",
+    r"\(default:(?:[^()]|\([^()]*\))*\)": "dim",
+}
 OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar already says
 
 

@@ -306,7 +306,8 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
     """Return the commands to type after a run."""
     settings = module.settings
     commands: list[Command] = []
-    if not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists():
+    can_continue = not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists()
+    if can_continue and not module.stop_reason():
         commands.append(resume_command(settings))
     elif module.is_over() and module.epoch > 1 and not read_verdict(folder).get("solved", True):
         commands.append(resume_command(settings, generations=2 * module.epoch))  # a search may need more
@@ -316,6 +317,8 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
         commands.append(command(settings, "--eval_agent", folder))
     if (folder / "metrics.csv").exists():
         commands.append(command(settings, "--report", folder))
+    if can_continue and module.stop_reason():  # the run is complete, but could be longer
+        commands.append(resume_command(settings))
     return commands
 
 

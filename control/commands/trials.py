@@ -232,7 +232,7 @@ class Search:
         is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))
-        show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
+        show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)], self.folder)
         return 130 if interrupted else 0
 
     def _checkpoint(self, trial: Trial) -> Path | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
@@ -46,6 +46,7 @@ class Board:
                 if description := self.undescribed.pop(tag, ""):  # the first point of a curve has it
                     point.metadata.summary_description = description
                     point.metadata.plugin_data.plugin_name = "scalars"
+                    point.metadata.data_class = DATA_CLASS_SCALAR  # without it, TensorBoard ignores the description
                 _add_value(self.writer, point, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:

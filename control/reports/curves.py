@@ -27,10 +27,7 @@ def is_episode_return(tag: str) -> bool:
 def finish_panel(axis: Any, tag: str, log: bool) -> None:
     """Set the labels of a panel of curves, whose tag decides between the steps of a run and of a search. Steps are
     abbreviated, such as ``10k``. Losses and, with ``log``, returns have a logarithmic axis as in `scale`."""
-    # A baseline is drawn beside losses, but it is a mean return.
-    label = RETURN_LABEL if TAGS[tag].kind == "return" or tag == "train/baseline" else "loss"
-    if tag == REWARD_RATE:
-        label = "reward per step"
+    label = TAGS[tag].axis or (RETURN_LABEL if TAGS[tag].kind == "return" else "loss")
     axis.set(xlabel=SEARCH_STEPS_LABEL if is_search([tag]) else STEPS_LABEL, ylabel=label)
     scale(axis, log or label == "loss")
 
@@ -114,16 +111,19 @@ def curves_note(num_seeds: int) -> str:
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
-    """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``, for the N runs that have logged
-    the tag. The grid covers the values of column ``x`` that all runs have: it begins with the latest start and ends
-    with the earliest end. Values are interpolated linearly. If N is 0, both arrays are empty."""
+    """Return the curves of a tag on a common grid, ``(grid [G], values [N, G])``, for the N runs that have logged the
+    tag. The grid covers the values of column ``x`` that all runs have: it begins with the latest start and ends with
+    the earliest end. Values are interpolated linearly. Curves are smoothed, except evaluations, which are few and whose
+    single numbers are in tables. If N is 0, both arrays are empty."""
     curves = [run.points(tag, x) for run in runs if run.has(tag)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
     start = max(xs[0] for xs, _ in curves)
     end = min(xs[-1] for xs, _ in curves)
     grid = np.linspace(start, end, GRID_POINTS) if start < end else np.array([start])
-    return grid, np.stack([np.interp(grid, xs, smooth(values)) for xs, values in curves])
+    if not tag.startswith("eval/"):
+        curves = [(xs, smooth(values)) for xs, values in curves]
+    return grid, np.stack([np.interp(grid, xs, values) for xs, values in curves])
 
 
 def smooth(values: Array) -> Array:

@@ -2,6 +2,7 @@
 template is ``page.html.j2``.
 """
 
+import math
 import os
 import shlex
 import tempfile
@@ -91,6 +92,7 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
         held_out=Table.of_rows(held_out, "Returns of new agents that trained on the winner") if held_out else None,
         notes=_notes(groups),
         seed_tables=_seed_tables(groups),
+        with_seeds=len(groups) > 1 and any(len(group.runs) > 1 for group in groups),
         figures=_page_figures(figure, _title(groups)),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
@@ -115,12 +117,22 @@ def _title(groups: Sequence[ReportGroup]) -> str:
         return ", ".join(dict.fromkeys("/".join(names) for names in all_names))
     implementations = dict.fromkeys(names[2] for names in all_names)
     games = dict.fromkeys(group.game for group in groups)
-    return f"{', '.join(implementations)} on {', '.join(games)}"
+    search = "Search of hyperparameters: " if _tuning_folder(groups) else ""
+    return f"{search}{', '.join(implementations)} on {', '.join(games)}"
+
+
+def _tuning_folder(groups: Sequence[ReportGroup]) -> Path | None:
+    """Return the folder of the search of hyperparameters whose trials these groups are, None if they are others."""
+    folders = [folder for group in groups for folder in group.folders]
+    parents = {folder.path.parent for folder in folders}
+    return parents.pop() if len(parents) == 1 and all(folder.trial for folder in folders) else None
 
 
 def _description(groups: Sequence[ReportGroup]) -> str:
     """Return the size of the runs, such as ``5 seeds, 50,400 steps, experiment debug``."""
     seeds = tables.seeds_text([len(group.runs) for group in groups])
+    if _tuning_folder(groups):
+        return f"{len(groups)} trial{'s' * (len(groups) > 1)}"
     if len(groups) > 1:
         return f"{len(groups)} groups of runs, {seeds} each"
     (group,) = groups
@@ -140,6 +152,8 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         return ["No return was logged."], None
     # Of groups with equal results, finished groups are first.
     judged.sort(key=lambda group: (group.result["mean"], not group.unfinished), reverse=True)
+    if tuning_folder := _tuning_folder(groups):
+        return _tuning_sentences(groups, tuning_folder), None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
@@ -168,6 +182,26 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     return sentences, True if verdicts == {"solved"} else None
 
 
+def _tuning_sentences(groups: Sequence[ReportGroup], folder: Path) -> list[str]:
+    """Return the conclusion of a search of hyperparameters in ``folder``: its best trial, with the settings."""
+    trials = [folder.trial for group in groups for folder in group.folders]
+    best = max(trials, key=_trial_score)
+    names = [*best]
+    varied = names[names.index("best_epoch") + 1 : names.index("checkpoint")]
+    values = ", ".join(f"{name} {best[name]}" for name in varied if best[name])
+    sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {number_text(_trial_score(best))}."]
+    sentences.append(f"Its settings: {values}.")
+    if (folder / "best.yaml").exists():
+        sentences.append(f"To train with them: python trainer.py --config {short_path(folder / 'best.yaml')}")
+    return sentences
+
+
+def _trial_score(trial: dict[str, str]) -> float:
+    """Return the score of a trial; that of a trial without evaluation is -inf."""
+    score = float(trial["score"] or "nan")
+    return -math.inf if math.isnan(score) else score
+
+
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     shown_tags = [tag for group in groups for tag in group.summary["over_seeds"]]
     if len(groups) > 1:  # the table of results has the tag of each result
@@ -190,6 +224,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
 
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
     """Return the table of results, a row for each group. The caption has texts that are the same in all rows."""
+    if _tuning_folder(groups):  # the best trial is first
+        groups = sorted(groups, key=lambda group: _trial_score(group.folders[0].trial), reverse=True)
     rows = [_results_row(group) for group in groups]
     caption = "Returns at the end of training"
     if any(group.tag == tags.HELD_OUT_RETURN for group in groups):
@@ -213,12 +249,13 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         "mean": number_text(group.result["mean"]) if group.tag else "-",
         IQM: iqm,
         "verdict": group.verdict or "-",
-        "state": next(iter(group.unfinished.values()), "-").partition(" after")[0],
+        "state": group.folders[0].trial.get("status")
+        or next(iter(group.unfinished.values()), "-").partition(" after")[0],
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
         "evaluation": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
         "solved at step": group.solved_at(group.runs),
-        "training steps": "-" if group.is_search else group.steps,
+        "training steps": group.steps,  # of a search, of all its agents
         "real steps": group.real_steps if group.is_search else "-",  # of an agent, these are its training steps
         "time": group.duration,
     }

@@ -1,6 +1,7 @@
 """Run folders and groups of runs, as the page of `--report` shows them: settings, films, results and their verdicts."""
 
 import contextlib
+import csv
 import functools
 import io
 import os
@@ -122,6 +123,16 @@ class RunFolder:
         if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
             texts[IQM] = tables.with_interval(numbers["iqm"], (numbers["iqm_low"], numbers["iqm_high"]))
         return texts
+
+    @cached_property
+    def trial(self) -> dict[str, str]:
+        """Row of a trial of `--use_tune` in results.csv, the table of its search. Empty for other runs."""
+        table = self.path.parent / "results.csv"
+        if self.path.name.startswith("trial_") and table.is_file():
+            with contextlib.suppress(OSError, ValueError, csv.Error), table.open(encoding="utf-8", newline="") as file:
+                number = self.path.name.removeprefix("trial_")
+                return next((row for row in csv.DictReader(file) if row.get("trial") == number), {})
+        return {}
 
     @property
     def learn_page(self) -> Path | None:
@@ -260,12 +271,14 @@ class ReportGroup(Group):
     @cached_property
     def unfinished(self) -> dict[str, str]:
         """For runs that have not finished, according to their settings, the name of the run and a text such as
-        ``interrupted after 3 of 100 generations``. Runs that may end early because of their returns count as finished,
-        except searches without a solution."""
+        ``interrupted after 3 of 100 generations``. Trials that their search has stopped and runs that may end early
+        because of their returns count as finished, except searches without a solution."""
         texts = {}
         for folder in self.folders:
             settings = folder.settings
             if settings is None or settings.run.target_return is not None or folder.learn_page is not None:
+                continue
+            if folder.trial.get("status") == "stopped early":
                 continue
             # Seeds in one folder train side by side, so the first of them stands for all.
             run = next(run for run in self.runs if run.source.parent == folder.path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["return", "loss", ""]
-"""Use of a tag in reports. ``return``: figures and tables; ``loss``: figures."""
+"""Use of a tag in reports. ``return``: figures and tables; ``loss``: figures, of losses and diagnostics."""
 
 RUNNING_MEAN = "rollout/return_running_mean"
 TRAINING = "rollout/return_mean"
@@ -48,7 +48,9 @@ class Tag:
     short: str = ""
     """Heading of its column in tables of returns."""
     replaces: tuple[str, ...] = ()
-    """Noisier tags of the same quantity, which are omitted if all runs have this tag."""
+    """Noisier tags of the same quantity, or sums with it, which are omitted if all runs have this tag."""
+    axis: str = ""
+    """Label of the y axis, if it is neither a return nor a loss."""
 
 
 # A running mean covers the training episodes, and so replaces their mean and the mean of sampled evaluations. In an
@@ -59,17 +61,20 @@ _TABLE = (
     Tag(TRAINING, "Training return", "return", "training"),
     Tag(SAMPLED, "Evaluation return, sampled", "return", "sampled"),
     Tag(GREEDY, "Evaluation return, greedy", "return", "greedy"),
-    Tag(REWARD_RATE, "Reward per step in evaluation", "return", "reward rate", replaces=(GREEDY,)),
+    Tag(REWARD_RATE, "Reward per step in evaluation", "return", "reward rate", replaces=(GREEDY,),
+        axis="reward per step"),
     Tag(FITNESS, "Mean fitness of the generation", "return", "fitness"),
     Tag(MEAN_RETURN, "Return of new agents on the task", "return", "search mean"),
     Tag(HELD_OUT_RETURN, "Mean return on the task of new agents that trained on the winner", "", "held-out"),
-    Tag("train/policy_loss", "Policy loss", "loss"),
+    Tag("train/policy_loss", "Policy loss", "loss", replaces=("train/total_loss",)),
     Tag("train/value_loss", "Value loss", "loss"),
     Tag("train/quantile_loss", "Quantile loss", "loss"),
     Tag("train/entropy_loss", "Entropy loss", "loss"),
     Tag("train/total_loss", "Total loss", "loss"),
     Tag("train/validation_loss", "Policy loss on new episodes", "loss"),
-    Tag("train/baseline", "Baseline", "loss"),
+    Tag("train/entropy", "Entropy of the policy", "loss", axis="entropy"),
+    Tag("train/approx_kl", "KL divergence of updates", "loss", axis="KL divergence"),
+    Tag("train/baseline", "Baseline", "loss", axis="return (sum of rewards)"),
     Tag("model/reward_loss", "Model loss: reward", "loss"),
     Tag("model/termination_loss", "Model loss: end of the episode", "loss"),
     Tag("model/obs_loss", "Model loss: observation", "loss"),
