@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from conftest import ROOT, Finished
@@ -40,7 +41,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     session = HParamsPluginData.FromString(content).session_start_info
-    assert session.group_name == f"debug/UDRL 25: {folder.relative_to(folder.parents[4])}"
+    assert session.group_name == f"debug/UDRL 25: {folder.relative_to(folder.parents[5])}"
     hparams = {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
     assert hparams.items() >= {"algo": "UDRL", "env": "cartpole", "set.epochs": 5}.items()
     hidden = {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"}
@@ -48,6 +49,9 @@ def test_events_equal_metrics(finished: Finished) -> None:
     assert sorted(hparams)[:3] == ["algo", "env", "lr"]
     assert events.SummaryMetadata("eval/return_greedy").summary_description == explanations()["eval/return_greedy"]
     assert events.SummaryMetadata("train/policy_loss").summary_description.startswith("Loss that the policy minimises")
+    assert events.SummaryMetadata("eval/return_greedy").data_class == DATA_CLASS_SCALAR  # or it loses its description
+    (layout,) = events.Tensors("custom_scalars__config__")
+    assert b"train/.*_loss" in layout.tensor_proto.string_val[0]
     with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
         events.SummaryMetadata("_hparams_/experiment")
     (file,) = folder.rglob("events.out.tfevents.*")  # so that the run is listed once

@@ -22,6 +22,7 @@ from models.settings import names_with
 
 # The first names on HPARAMS, in its order. With more than four settings of a run, its first metric is not in sight.
 _FIRST = {"implementation": "algo", "gamename": "env", "lr": "lr"}
+_ROW_PARTS = 6  # parts of a folder's path in the name of a row, enough for teachers and trials
 # Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
 _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
@@ -79,6 +80,11 @@ class Board:
         content.session_start_info.group_name = name
         plugin_data.content = content.SerializeToString()
         self.writer._get_file_writer().add_summary(start_summary, steps)
+
+    def add_charts(self, charts: Mapping[str, Iterable[str]]) -> None:
+        """Add ``charts`` to the page CUSTOM SCALARS: title -> regular expressions of the tags that share the chart."""
+        multiline = {title: ["Multiline", list(tags)] for title, tags in charts.items()}
+        self.writer.add_custom_scalars({"Overview": multiline})
 
     def add_image(self, tag: str, path: Path, steps: int) -> None:
         """Add a picture or an animated GIF to the images of ``tag``. Do nothing for other files."""
@@ -139,10 +145,11 @@ def show_learned(
 
 def _row_name(run: RunConfig, seed: int, folder: Path) -> str:
     """Return the name of a row of HPARAMS, such as ``debug/PPO 25: cartpole/debug/PPO/seed_25/version_0``. The page
-    shows some 15 letters of it."""
-    path, base = Path(os.path.abspath(folder)), Path(os.path.abspath(run.logdir))
-    path = path.relative_to(base) if path.is_relative_to(base) else path
-    return f"{run.exp_name}/{run.implementation} {seed}: {path}"
+    shows some 15 letters of it, so a trial of a search begins with its number: ``trial_2 debug/PPO 25: ...``. The path
+    has the last parts of the folder's path, because the teachers of `--learn` have a log directory each."""
+    parts = Path(os.path.abspath(folder)).parts[-_ROW_PARTS:]
+    trial = f"{folder.name} " if folder.name.startswith("trial_") else ""
+    return f"{trial}{run.exp_name}/{run.implementation} {seed}: {'/'.join(parts)}"
 
 
 def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.lightning.board import Board
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
+from control.reports.tags import AGENT_CHARTS, ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, SEARCH_CHARTS
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, checked_content
 from models.optim import LeanOptimizer
 from models.state import Stateful, check_like
@@ -122,6 +122,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         for seed, steps in zip(self.seeds, self.env_steps.tolist(), strict=True):
             board = Board(folder if len(self.seeds) == 1 else folder / f"seed_{seed}", steps)
             board.add_settings(self.settings, seed, steps)
+            board.add_charts(SEARCH_CHARTS if self.settings.proxy is not None else AGENT_CHARTS)
             self.boards.append(board)
 
     def show_image(self, tag: str, path: Path) -> None:
@@ -130,9 +131,9 @@ class RunModule(pl.LightningModule, Stateful, ABC):
             board.add_image(tag, path, int(self.env_steps[0]))
 
     def show_text(self, tag: str, text: str) -> None:
-        """Add a text to TensorBoard, if the run has it."""
-        for board, steps in zip(self.boards, self.env_steps.tolist(), strict=False):
-            board.writer.add_text(tag, text, steps)
+        """Add a text about all members to TensorBoard, beside the first member, if the run has it."""
+        for board in self.boards[:1]:
+            board.writer.add_text(tag, text, int(self.env_steps[0]))
 
     def close(self) -> None:
         """Close the event files. Subclasses also close their environments and end their processes."""

@@ -84,6 +84,16 @@ _TABLE = (
     Tag(f"{HELD_OUT}_obs_loss", "Held-out loss: observation", "loss"),
 )  # fmt: skip
 TAGS = {tag.name: tag for tag in _TABLE}
+# Charts of several tags on TensorBoard's page CUSTOM SCALARS, for agents and for searches.
+AGENT_CHARTS = {
+    "return: greedy evaluation and training": (GREEDY, TRAINING),
+    "losses": ("train/.*_loss",),
+    "updates": ("train/entropy", "train/approx_kl", "train/clip_fraction", "train/explained_variance"),
+}
+SEARCH_CHARTS = {
+    "fitness: best and mean of the networks": (BEST_FITNESS, FITNESS),
+    "return of new agents on the task": (MEAN_RETURN, GREEDY),
+}
 _PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
 
 
