@@ -19,6 +19,7 @@ BY_FLAG = {name for part in (RunConfig, *COMMANDS.values()) for name in names_wi
 FLAGS = """
 --learning_rat 1 -> --learning_rat is unknown; did you mean '--lr'?
 --zzz -> --zzz is unknown; see --help
+--format js -> --format is unknown; did you mean '--export agent.js'?
 --gpu -> --gpu is unknown; did you mean '--accelerator gpu'?
 --implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank

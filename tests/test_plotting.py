@@ -121,6 +121,14 @@ def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     np.testing.assert_allclose(smooth(np.full(500, 3.0)), 3.0)
 
 
+def test_evaluations_are_not_smoothed(logdir: Path) -> None:
+    tags = ("eval/return_greedy", "rollout/return_mean")
+    folder = fake_runs.write_run(logdir, "UDRL", lambda epoch, _: dict.fromkeys(tags, epoch % 2), epochs=100)
+    runs = read_runs(folder / "metrics.csv")
+    evaluations, returns = (on_grid(runs, tag)[1] for tag in tags)
+    assert evaluations.max() > 0.9 and returns[0, 10:-10].max() < 0.7
+
+
 @pytest.mark.parametrize("seeds", [1, 2, 3, 4])
 def test_curves_are_means_with_thin_seeds(seeds: int, tmp_path: Path) -> None:
     with figure_panels(tmp_path / "curves.png", [[0]], (4, 3)) as (axis,):

@@ -76,6 +76,17 @@ def test_time_left_follows_from_the_mean_speed_without_compilation(
         assert meter.time_left(first + 0.25) == ("01:00" if first == 0 else "00:20")
 
 
+def test_time_left_follows_from_the_recent_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    with contextlib.closing(Meter("epoch")) as meter:
+        for step in range(1, 15):
+            now = 10.0 * step
+            # One hundredth in ten seconds, later a tenth: another program has ended.
+            text = meter.time_left(0.01 * step if step <= 10 else 0.1 * (step - 9))
+    assert text == "00:50"  # by the mean speed 02:20
+
+
 def test_table_has_one_header() -> None:
     table = RowTable()
     rows = [table.text({"epoch": str(number), "loss": "0.5"}) for number in range(40)]

@@ -193,6 +193,25 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
 
 
 @pytest.mark.draws
+def test_page_of_a_search_of_hyperparameters_leads_with_the_best_trial(logdir: Path, tmp_path: Path) -> None:
+    """A trial that its search has stopped counts as finished."""
+    search = logdir / "lunarlander" / "debug" / "PPO" / "tune" / "version_0"
+    search.mkdir(parents=True)
+    header = "trial,status,epoch,env_steps,score,best_epoch,lr,checkpoint\n"
+    rows = "2,finished,40,400,87.5,40,0.01,\n1,stopped early,10,100,60.25,10,0.02,\n"
+    (search / "results.csv").write_text(header + rows)
+    for number in (1, 2):
+        folder = write_run(logdir, "PPO", lambda epoch, _: {"eval/return_greedy": epoch}, name=f"name_{number}")
+        folder.rename(search / f"trial_{number}")
+    page = make_page(search, out=tmp_path / "page.html")
+    check_page(page)
+    assert "Search of hyperparameters" in page.text and "2 trials" in page.text and "Not finished" not in page.text
+    assert "Best of 2 trials: trial 2, score 87.5." in page.text and "Its settings: lr 0.01." in page.text
+    results = page.text.partition("Returns at the end of training")[2]
+    assert results.index("finished") < results.index("stopped early")
+
+
+@pytest.mark.draws
 def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     folder = trained(logdir, "--no_compiled", implementation="SE")
     page = make_page(folder, out=tmp_path / "page.html")

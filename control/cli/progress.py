@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
@@ -17,14 +18,16 @@ Watch = Callable[..., object]
 
 _LEAST_WIDTH = 8  # minimum width of a column, so that few later numbers are wider than their column
 _LEAST_FRACTION = 0.01  # fraction of the work below which an estimate of the time left is poor
+_SPEED_SECONDS = 30.0  # least time over which the speed is measured
 LINE_SECONDS = 10.0  # time between lines of text if stderr is no terminal
 _COMPILING = "compiling machine code, half a minute or more, only once"
 
 
 class Meter:
     """Shows the finished fraction of some work and the time left. If stderr is a terminal, it shows a bar, otherwise a
-    line of text every `LINE_SECONDS`. The time left is estimated from the mean speed since `restart`, without the time
-    in which functions are compiled."""
+    line of text every `LINE_SECONDS`. The time left is estimated from the mean speed in the last quarter of the time
+    since `restart`, at least `_SPEED_SECONDS`, because other programs may slow this one down for a while. The clock
+    pauses while functions are compiled."""
 
     _open: ClassVar[list["Meter"]] = []
     _compiling_since: ClassVar[float | None] = None
@@ -68,17 +71,23 @@ class Meter:
     def restart(self, fraction: float = 0.0) -> None:
         """Estimate the time left from the speed from now on. ``fraction`` is the fraction that is finished now."""
         self._first_fraction, self._started = fraction, self.seconds()
+        self._points = deque([(self._started, fraction)])  # recent times and fractions
 
     def time_left(self, fraction: float) -> str:
         """Return the time left as text, if ``fraction`` of the work is finished. It is "?" soon after `restart`."""
         if fraction >= 1:
             return "00:00"
-        progress = fraction - self._first_fraction
-        if progress < _LEAST_FRACTION:
+        if fraction - self._first_fraction < _LEAST_FRACTION:
             return "?"
-        # Time that the whole work takes at the speed since `restart`.
-        total_seconds = (self.seconds() - self._started) / progress
-        return str(tqdm.format_interval(total_seconds * (1 - fraction)))
+        now = self.seconds()
+        if fraction > self._points[-1][1]:
+            self._points.append((now, fraction))
+        window_start = now - max(_SPEED_SECONDS, (now - self._started) / 4)
+        while len(self._points) > 2 and self._points[1][0] <= window_start:
+            self._points.popleft()
+        first_seconds, first_fraction = self._points[0]
+        seconds_per_fraction = (now - first_seconds) / (fraction - first_fraction)
+        return str(tqdm.format_interval(seconds_per_fraction * (1 - fraction)))
 
     def show(self, fraction: float, label: str) -> None:
         """Show the finished ``fraction`` of the work that ``label`` describes, unless the last bar or line is too

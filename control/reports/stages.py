@@ -163,7 +163,7 @@ def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def returns_table(results: Mapping[str, Any]) -> Table:
     """Return the table of `exam_scores`: mean returns, how far they are on the way from random play to the teacher, and
     the number of values in the mean: episodes of a policy, or agents."""
-    rows = [["policy", "return ± 2 standard errors", "way to teacher", "mean of"]]
+    rows = [["policy", "return ± 2 std. errors", "way to teacher", "mean of"]]
     for number, (name, score) in enumerate(exam_scores(results).items()):
         unit = "episodes" if number < _NUM_POLICIES else "agents"
         mean = with_margin(score["mean"], 2 * score["error"])
