@@ -4,6 +4,7 @@ python experiments/learned_tasks.py docs/results/learned.json --out docs/results
 """
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,10 @@ from experiments.comparison import Layout, run_script, script_flags
 from experiments.plotting import draw_pages
 
 SIZE = (3.5, 2.9)  # inches; readable on a telephone
-NOTE = "a dot: mean of the new agents of an algorithm, over three seeds; the last six tasks are in experiments/tasks"
+NOTE = (
+    "a dot: mean of the new agents of an algorithm, over three seeds; random play is 0 %; the last six tasks are in "
+    "experiments/tasks"
+)
 AGENTS = {"DDQN": "DDQN", "PPO": "PPO", "A2C": "A2C", "QLearning": "Q-learning", "TD3": "TD3", "SAC": "SAC"}
 DISTANCE = 0.25  # between the dots of a row
 
@@ -46,8 +50,9 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     axis.axvline(100, color=GREY, linewidth=1, linestyle="--", zorder=0)
     set_row_labels(axis, [short_name(task) for task in percent])
     axis.tick_params(axis="y", labelsize=8)
-    axis.set_xticks([0, 50, 100], ["random play", "50 %", "teacher"])
-    axis.set_xlim(0, 112)
+    lowest = min(statistics.mean(scores) for agents in percent.values() for scores in agents.values())
+    axis.set_xlim(10 * math.floor(lowest / 10 - 0.5), 104.5)  # the axis begins near the lowest mean
+    axis.xaxis.set_major_formatter(lambda value, _: "teacher" if value == 100 else f"{value:g} %")
 
 
 def make(options: argparse.Namespace) -> None:

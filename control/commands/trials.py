@@ -40,6 +40,7 @@ from control.reports.tags import GREEDY, SAMPLED
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import LAST_CHECKPOINT, atomic_write_text
+from control.storage.versions import write_versions
 from models.settings import SettingError, UserError, raise_all
 
 METRIC = "score"  # name of a trial's score: its greedy evaluation, or the running mean of training returns
@@ -312,6 +313,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
     measurements of each evaluation (`Report`). Raises TrialFailed."""
     with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
+        write_versions(folder, module.epoch + 1)
         if start_from:
             _restore_with_learning_rates(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
         module.log_all = False
@@ -397,6 +399,7 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
+        write_versions(folder, module.epoch + 1)
         if (folder / LAST_CHECKPOINT).exists():
             module.restore(checkpoints.load(folder / LAST_CHECKPOINT, resume=True))
         module.log_all = False

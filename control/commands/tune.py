@@ -23,6 +23,7 @@ from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, tria
 from control.evolution.cluster import ray_connection
 from control.films.recording import check_recording
 from control.loops.build import adapt_to_spaces
+from control.reports.curves import solved_return
 from control.storage import run_dir
 from envs.make import spaces_of
 from envs.names import import_module
@@ -66,6 +67,8 @@ def tune(settings: Settings) -> int:
             print_wrapped(f"searching {', '.join(space.dimensions)} ({path_text(Path(space.source))})")
             trials_text = f"{search_config.num_samples} trials of {length:,} {plural}"
             print_wrapped(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept_text}: {path_text(folder)}")
+            if settings.proxy is None and (solved := solved_return(run.gamename)) is not None:
+                print_wrapped(f"score: the best mean return of a trial, solved from {solved:g}")
             if num_kept < search_config.num_samples:
                 _run_trials(search)
     except KeyboardInterrupt:
