@@ -229,7 +229,9 @@ class Search:
             commands.append(command(self.settings, "--config", path, *logdir))
         if best and (checkpoint := self._checkpoint(best[0])):
             lines.append(("checkpoint", checkpoint))
-            commands.append(command(self.settings, "--eval_agent", checkpoint))
+            commands.append(command(self.settings, "--eval_agent", checkpoint.parents[1]))
+        if best:
+            commands.append(command(self.settings, "--report", self.folder))
         is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))
