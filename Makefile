@@ -33,7 +33,7 @@ export OMP_NUM_THREADS ?= 1
 # Where a shell sets it, every start compiles the sources anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench docs linkcheck tensorboard clean again
+.PHONY: help setup trainer train demo test slow soak fuzz lint format types package bench docs linkcheck tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -86,6 +86,15 @@ format: setup  ## put the style right
 
 types: setup  ## type check
 	@$(RUN) -m mypy
+
+package: setup  ## build wheel and sdist, check them, try the wheel
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+		$(RUN) -m build --outdir "$$folder/dist" >"$$folder/log" 2>&1 || { tail "$$folder/log"; exit 1; } && \
+		if $(RUN) -m twine --version >/dev/null 2>&1; then $(RUN) -m twine check --strict "$$folder"/dist/*; \
+		else echo "make package: without twine, descriptions are not checked"; fi && $(PYTHON) -m venv "$$folder/empty" && \
+		"$$folder/empty/bin/python" -m pip install -q --disable-pip-version-check "$$folder"/dist/*.whl && \
+		cp .github/try_wheel.py "$$folder" && cd "$$folder" && \
+		empty/bin/python try_wheel.py "$$(empty/bin/python -c 'import understudy; print(understudy.__version__)')"
 
 bench: setup  ## every benchmark except against_jax.py
 	@set -e; for file in $(filter-out benchmarks/common.py benchmarks/against_jax.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
