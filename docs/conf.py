@@ -227,13 +227,16 @@ def _text(body: str) -> str:
 def unbroken(body: str) -> str:
     """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, but after the slashes
     of a path, and after other signs in a long name. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2],
-    which are elements. Each line of code is an element. If it wraps, it continues two columns to the right of its
+    which are elements, nor short lists of numbers. Each line of code is an element. If it wraps, it continues two columns to the right of its
     start. Pictures wider than a telephone are links to their full size."""
     span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)|(?<=\d)\N{NO-BREAK SPACE}\[[\w.,]+\]")
     cell = re.compile(r"<td\b.*?</td>", re.S)
     # One number in brackets stays beside the number before it.
     body = cell.sub(lambda it: re.sub(r"(?<=\d) (?=\[([\d.,]+|never)\])", "\N{NO-BREAK SPACE}", it[0]), body)
     body = cell.sub(lambda it: span.sub(r'<span class="range">\g<0></span>', it[0]), body)
+    # A cell with the numbers of a few seeds, which fit into a line of a telephone.
+    seeds = re.compile(r"(<td\b[^>]*>(?:<p>)?)((?=[^<]{1,36}<)-?[\d.]+(?:, -?[\d.]+){2,})(?=</(?:p|td)>)")
+    body = seeds.sub(r'\1<span class="interval">\2</span>', body)
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
     long_name = re.compile(r'(?<=<span class="pre">)[^<]+')
     body = long_name.sub(lambda it: re.sub(r"(?<=[/:_=])(?=\w)", "<wbr>", it[0]), body)

@@ -45,6 +45,10 @@ REWARDS = (
     "--population 4 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0 "
     "--test_limit 20 --center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
 )
+SMALLEST_SEARCH = (
+    "generations=1, population=4, inner_steps=200, initial_draws=1, center_agents=1, retest_agents=1, report_agents=1, "
+    "deploy_steps=200, test_episodes=1,"
+)
 FILM = " --record_episodes 1 --time_limit 20"
 # Installation and start of services; no test runs them.
 SETUP = (
@@ -296,6 +300,7 @@ def test_python_examples_run(page: Path, workplace: Path, small: None) -> None:
             block = re.sub(r"total_steps=[25]0_000", "total_steps=2_000", block).replace("learn(10_000)", "learn(500)")
             block = block.replace("learn(262_144", "learn(2_048")
             block = block.replace('teacher_steps=100_000, only="exam"', 'teacher_steps=1_000, only="bandit"')
+            block = block.replace("    generations=30,\n    keep_best=3,\n    retest_agents=16,\n", SMALLEST_SEARCH)
             if not re.match(r"# \S+\.py\n", block):
                 exec(compile(block, str(page), "exec"), names)
 

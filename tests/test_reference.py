@@ -45,7 +45,7 @@ def test_a_page_of_settings_opens_with_whose_defaults_it_has(name: str) -> None:
 
 
 PAGE = (ROOT / "docs/which_agent.md").read_text()
-WORDS = {True: "yes", False: ""}
+WORDS = {True: "yes", False: "no"}
 
 
 def table(heading: str) -> dict[str, list[str]]:

@@ -66,6 +66,13 @@ def test_code_breaks_in_its_text_alone(conf: ModuleType) -> None:
     assert "tests/<wbr>test_<wbr>a.py::<wbr>test_<wbr>resumed_<wbr>run" in long_name
 
 
+def test_numbers_of_seeds_stay_on_a_line(conf: ModuleType) -> None:
+    row = "<td><p>500, 472, -3.5</p></td><td>500, 472</td><td>1, 2, 3 agents</td>"
+    assert conf.unbroken(row) == row.replace("500, 472, -3.5", '<span class="interval">500, 472, -3.5</span>')
+    many = f"<td><p>{', '.join(['100'] * 12)}</p></td>"
+    assert conf.unbroken(many) == many
+
+
 def test_output_and_drawings_fit_the_narrowest_column_of_a_desktop() -> None:
     for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md"), *ROOT.glob("understudy/**/*.md")):
         for block in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
