@@ -151,10 +151,10 @@ def with_examples(lines: list[str]) -> list[str]:
     return found
 
 
-LIVE_BANDITS = ("cartpole-bandit", "acrobot-bandit", "pendulum-bandit", "mountaincar-bandit")
+LIVE_TASKS = ("CartPole", "Acrobot", "Pendulum", "MountainCar")
 _COMMENT_OR_INDENT = re.compile(r"^ *(/\*([^*]|\*(?!/))*\*/|// .*)\n| +// .*$|^ +|^\n", re.MULTILINE)
 _LINE_END = re.compile(r"(?<=[;{,])\n")  # which JavaScript does not need
-_SPACE = re.compile(r'("[^"\n]*"|`[^`]*`)| *([=<>,;:?{}()|&]+) *')  # beside signs, outside texts
+_SPACE = re.compile(r'("[^"\n]*"|`[^`]*`)| *([=<>,;:?{}()|&*]+) *')  # beside signs, outside texts
 
 
 def live_script() -> str:
@@ -166,11 +166,11 @@ def live_script() -> str:
     import understudy
 
     weights = {}
-    for name in LIVE_BANDITS:
-        proxy = understudy.load(name)
+    for title in LIVE_TASKS:
+        proxy = understudy.load(f"{title.lower()}-bandit")
         tensors = {key: tensor for key, tensor in proxy.tensors.items() if key != "states.table"}
         encoded = {key: base64.b64encode(tensor.astype("<f4").tobytes()).decode() for key, tensor in tensors.items()}
-        weights[name] = {"activation": proxy.config["proxy_activation_fn"], "tensors": encoded}
+        weights[title] = {"activation": proxy.config["proxy_activation_fn"], "tensors": encoded}
     code = "".join((ROOT / "docs/live" / name).read_text() for name in ("learning.js", "page.js"))
     numbers = json.dumps(weights, separators=(",", ":"))
     code = _SPACE.sub(r"\1\2", _LINE_END.sub("", _COMMENT_OR_INDENT.sub("", code)))

@@ -2,7 +2,7 @@
 function, because its text can start a Web Worker where a page may read no files (file://). */
 "use strict";
 
-/* `weights` are those of the shipped files: {name: {activation, tensors: {"reward.0.weight": base64 of float32}}}. */
+/* `weights` are those of the shipped files: {title: {activation, tensors: {"reward.0.weight": base64 of float32}}}. */
 function createUnderstudy(weights) {
   /* Repeatable random numbers (mulberry32). */
   class RandomStream {
@@ -33,14 +33,14 @@ function createUnderstudy(weights) {
     for (let i = 0; i < length; i++) array[i] = valueAt(i);
     return array;
   };
-  const average = (values) => values.reduce((total, value) => total + value, 0) / values.length;
+  const sumOf = (values) => values.reduce((total, value) => total + value, 0);
+  const average = (values) => sumOf(values) / values.length;
 
   /* The real tasks, with Gymnasium's equations: `step` changes a state and returns the reward. Agents choose an index
   of `actions`, and see observations times `scale`. `sample` draws from all states, for bandits of such states. */
   const TASKS = {
     cartpole: {
       title: "CartPole",
-      bandit: "cartpole-bandit",
       timeLimit: 500,
       returns: [0, 500],
       actions: [-1, 1],
@@ -63,7 +63,6 @@ function createUnderstudy(weights) {
 
     acrobot: {
       title: "Acrobot",
-      bandit: "acrobot-bandit",
       timeLimit: 500,
       returns: [-500, 0],
       actions: [-1, 0, 1],
@@ -98,7 +97,6 @@ function createUnderstudy(weights) {
 
     pendulum: {
       title: "Pendulum",
-      bandit: "pendulum-bandit",
       timeLimit: 200,
       returns: [-1600, 0],
       actions: [-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2], // torques
@@ -117,7 +115,6 @@ function createUnderstudy(weights) {
 
     mountaincar: {
       title: "MountainCar",
-      bandit: "mountaincar-bandit",
       timeLimit: 200,
       returns: [-200, -80],
       actions: [-1, 0, 1],
@@ -202,10 +199,10 @@ function createUnderstudy(weights) {
   /* A learned bandit, whose episodes have one step. Either two networks give the first state and the reward, or the
   reward is minus the distance to the action of a target network. */
   class Bandit {
-    constructor(task, tensors = files[task.bandit].tensors) {
+    constructor(task, tensors = files[task.title].tensors) {
       this.task = task;
       this.terminated = this.done = true;
-      const { activation } = files[task.bandit];
+      const { activation } = files[task.title];
       const network = (name) =>
         new Network(
           ...["0.weight", "0.bias", "1.weight", "1.bias"].map((part) => tensors[`${name}.${part}`]), activation,
@@ -222,8 +219,9 @@ function createUnderstudy(weights) {
       if (this.target) {
         this.obs = this.task.observe(this.task.sample(random));
       } else {
-        this.initial.runHidden(arrayOf(this.task.scale.length, () => random.normal()));
-        this.obs = arrayOf(this.task.scale.length, (i) => this.initial.output(i));
+        const noise = arrayOf(this.task.scale.length, () => random.normal());
+        this.initial.runHidden(noise);
+        this.obs = noise.map((_, i) => this.initial.output(i));
       }
     }
 
@@ -255,15 +253,13 @@ function createUnderstudy(weights) {
       this.task = task;
       this.learningRate = learningRate;
       this.random = new RandomStream(seed);
-      this.parameters = new Float64Array((inputs + 1 + outputs) * hidden + outputs);
-      for (let i = 0; i < this.parameters.length; i++) {
+      this.parameters = arrayOf((inputs + 1 + outputs) * hidden + outputs, (i) => {
         const bound = 1 / Math.sqrt(i < (inputs + 1) * hidden ? inputs : hidden);
-        this.parameters[i] = this.random.uniform(-bound, bound);
-      }
+        return this.random.uniform(-bound, bound);
+      });
       this.targetParameters = this.parameters.slice();
-      this.gradient = new Float64Array(this.parameters.length);
-      this.firstMoment = new Float64Array(this.parameters.length);
-      this.secondMoment = new Float64Array(this.parameters.length);
+      const zeros = () => new Float64Array(this.parameters.length);
+      [this.gradient, this.firstMoment, this.secondMoment] = [zeros(), zeros(), zeros()];
       const network = (flat) => {
         const ends = [inputs * hidden, (inputs + 1) * hidden, (inputs + 1 + outputs) * hidden, flat.length];
         return new Network(...ends.map((end, i) => flat.subarray(i ? ends[i - 1] : 0, end)));
@@ -381,12 +377,12 @@ function createUnderstudy(weights) {
   function banditOf(vector) {
     let start = 0;
     const part = (tensor) => vector.subarray(start, (start += tensor.length));
-    return new Bandit(TASKS.cartpole, mapValues(files[TASKS.cartpole.bandit].tensors, part));
+    return new Bandit(TASKS.cartpole, mapValues(files.CartPole.tensors, part));
   }
 
   /* Return parameters of a new bandit: weights are normal with variance 1 / inputs, biases are 0. */
   function drawVector(random) {
-    const { tensors } = files[TASKS.cartpole.bandit];
+    const { tensors } = files.CartPole;
     const draws = Object.entries(tensors).flatMap(([name, tensor]) => {
       const biasName = name.replace("weight", "bias");
       const deviation = name === biasName ? 0 : Math.sqrt(tensors[biasName].length / tensor.length);
@@ -403,11 +399,10 @@ function createUnderstudy(weights) {
   /* Return a utility for each fitness, large for good ranks, with the sum 0. Equal members share theirs. */
   function utilitiesOf(fitness) {
     const byRank = fitness.map((_, rank) => Math.max(0, Math.log(fitness.length / 2 + 1) - Math.log(rank + 1)));
-    const sum = byRank.reduce((total, utility) => total + utility, 0);
     const sorted = [...fitness].sort((a, b) => b - a);
     return fitness.map((value) => {
       const first = sorted.indexOf(value);
-      return average(byRank.slice(first, sorted.lastIndexOf(value) + 1)) / sum - 1 / fitness.length;
+      return average(byRank.slice(first, sorted.lastIndexOf(value) + 1)) / sumOf(byRank) - 1 / fitness.length;
     });
   }
 
@@ -444,10 +439,13 @@ function createUnderstudy(weights) {
         vector = moved(vector, row, utilities[2 * pair] - utilities[2 * pair + 1]);
       });
       if (generation % SEARCH.testEvery !== 0) continue;
-      const score = average(yield { phase: "Testing the present network with 16 new agents", jobs: testOf(vector, SEARCH.testAgents) });
-      yield { phase: "Testing the present network with 16 new agents", generation, score, vector, jobs: [] };
+      const phase = "Testing the present network with 16 new agents";
+      const score = average(yield { phase, jobs: testOf(vector, SEARCH.testAgents) });
+      yield { phase, generation, score, vector, jobs: [] };
       if (score < SEARCH.solved) continue;
-      if (average(yield { phase: "Repeating the test with 32 new agents", jobs: testOf(vector, 2 * SEARCH.testAgents) }) >= SEARCH.solved) return;
+      const repetitions = testOf(vector, 2 * SEARCH.testAgents);
+      const returns = yield { phase: "Repeating the test with 32 new agents", jobs: repetitions };
+      if (average(returns) >= SEARCH.solved) return;
     }
   }
 

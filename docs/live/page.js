@@ -5,6 +5,7 @@ const understudy = createUnderstudy(understudyWeights);
 const { TASKS } = understudy;
 const element = (name) => document.getElementById(`live-${name}`);
 const say = (name, text) => (element(name).textContent = text);
+const listen = (name, event, listener) => element(name).addEventListener(event, listener);
 const describe = (canvas, text) => canvas.setAttribute("aria-label", text);
 const number = (value) => value.toFixed(1);
 const rate = () => 10 ** Number(element("rate").value);
@@ -22,7 +23,7 @@ let searchCurve = []; // points [generation, return]
 
 /* Clear a canvas and make it sharp. Return its context, in CSS pixels, and its size. */
 function cleared(canvas) {
-  const ratio = window.devicePixelRatio || 1;
+  const ratio = devicePixelRatio || 1;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   [canvas.width, canvas.height] = [width * ratio, height * ratio];
   const context = canvas.getContext("2d");
@@ -34,8 +35,10 @@ function cleared(canvas) {
 function themeColors() {
   const style = getComputedStyle(document.body);
   const color = (name) => style.getPropertyValue(`--color-${name}`) || "gray";
-  const [text, faint] = [color("foreground-primary"), color("foreground-muted")];
-  return { text, faint, learned: color("brand-primary"), real: color("foreground-secondary") };
+  return {
+    text: color("foreground-primary"), faint: color("foreground-muted"),
+    learned: color("brand-primary"), real: color("foreground-secondary"),
+  };
 }
 
 const hill = (x) => 0.45 * Math.sin(3 * x) + 0.55;
@@ -91,8 +94,7 @@ function drawState(canvas, { world: [left, right, bottom, top], lines }, state, 
   context.translate(-(left + right) / 2, -(bottom + top) / 2);
   context.lineCap = "round";
   for (const [color, lineWidth, ...points] of lines(state)) {
-    context.strokeStyle = colors[color] || colors[agentColor];
-    context.lineWidth = lineWidth;
+    Object.assign(context, { lineWidth, strokeStyle: colors[color] || colors[agentColor] });
     context.beginPath();
     for (const point of points) context.lineTo(...point);
     context.stroke();
@@ -105,11 +107,9 @@ function drawChart(name, curves, last, unit, [worst, best]) {
   const colors = themeColors();
   const x = (value) => 50 + ((width - 60) * value) / last;
   const y = (value) => 12 + ((height - 44) * (best - Math.max(value, worst))) / (best - worst);
-  context.font = "13px sans-serif";
-  context.lineWidth = 0.5;
-  context.fillStyle = colors.text;
-  context.strokeStyle = colors.faint;
-  context.textAlign = "right";
+  Object.assign(context, {
+    font: "13px sans-serif", textAlign: "right", lineWidth: 0.5, fillStyle: colors.text, strokeStyle: colors.faint,
+  });
   for (const level of [worst, (worst + best) / 2, best]) {
     context.fillText(level, 44, y(level) + 4);
     context.strokeRect(x(0), y(level), width - 60, 0);
@@ -254,9 +254,6 @@ async function runSearch() {
   const timer = setTimeout(endSearch, SEARCH_SECONDS * 1000, "Time is up");
   const current = (search = { workers, timer, start: performance.now(), best: -Infinity, vector: null });
   searchCurve = [];
-  const showTime = () => (element("progress").value = secondsOfSearch());
-  search.clock = setInterval(showTime, 500);
-  showTime();
   say("search-status", `First the best of 32 random networks is chosen, then it evolves. (Seed ${seed})`);
   describe(element("search"), "No score yet");
   drawCharts();
@@ -310,7 +307,6 @@ function endSearch(reason) {
   if (!search) return;
   for (const worker of search.workers) worker.terminate();
   clearTimeout(search.timer);
-  clearInterval(search.clock);
   element("progress").value = SEARCH_SECONDS;
   let text = `${reason} after ${secondsOfSearch()} s.`;
   if (search.vector) {
@@ -329,8 +325,9 @@ const setSearching = (now) => ([element("evolve").disabled, element("stop").disa
 // Controls
 
 function showSettings() {
-  say("rate-value", rate().toPrecision(2));
-  element("rate").setAttribute("aria-valuetext", rate().toPrecision(2));
+  const text = rate().toPrecision(2);
+  say("rate-value", text);
+  element("rate").setAttribute("aria-valuetext", text);
   say("updates-value", updates());
   drawCharts();
 }
@@ -345,19 +342,20 @@ function animate(time) {
   const seconds = Math.min((time - lastTime) / 1000, 0.1);
   lastTime = time;
   for (const player of players) if (player.agent && !paused) player.advance(seconds);
+  if (search) element("progress").value = secondsOfSearch();
   requestAnimationFrame(animate);
 }
 
 function start() {
   for (const task of Object.values(TASKS)) addChoice(task.title, task, new understudy.Bandit(task));
-  element("task").addEventListener("change", showTask);
-  element("rate").addEventListener("input", showSettings);
-  element("updates").addEventListener("input", showSettings);
-  element("train").addEventListener("click", trainPair);
-  element("pause").addEventListener("click", () => pause(!paused));
-  element("evolve").addEventListener("click", runSearch);
-  element("stop").addEventListener("click", () => endSearch("Stopped"));
-  window.addEventListener("resize", drawAll);
+  listen("task", "change", showTask);
+  listen("rate", "input", showSettings);
+  listen("updates", "input", showSettings);
+  listen("train", "click", trainPair);
+  listen("pause", "click", () => pause(!paused));
+  listen("evolve", "click", runSearch);
+  listen("stop", "click", () => endSearch("Stopped"));
+  addEventListener("resize", drawAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   new MutationObserver(drawAll).observe(document.body, { attributeFilter: ["data-theme"] });
   showTask();
