@@ -227,8 +227,8 @@ def _text(body: str) -> str:
 def unbroken(body: str) -> str:
     """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, but after the slashes
     of a path, and after other signs in a long name. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2],
-    which are elements, nor short lists of numbers. Each line of code is an element. If it wraps, it continues two columns to the right of its
-    start. Pictures wider than a telephone are links to their full size."""
+    which are elements, nor short lists of numbers. Each line of code is an element. If it wraps, it continues two
+    columns to the right of its start. Pictures wider than a telephone are links to their full size."""
     span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)|(?<=\d)\N{NO-BREAK SPACE}\[[\w.,]+\]")
     cell = re.compile(r"<td\b.*?</td>", re.S)
     # One number in brackets stays beside the number before it.

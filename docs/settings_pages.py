@@ -4,15 +4,18 @@ python -m docs.settings_pages     # writes docs/settings.md and docs/settings/*.
 """
 
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from control.cli.help import OBVIOUS_VALUES, SYNTAX
 from control.cli.options import parameters
 from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.words import Flag, as_word, command_flags, flags_of
+from models import intrinsic
 from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
 from models.registry import implementations
@@ -55,8 +58,8 @@ below.
 {words}
 
 `python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
-`--help WORD` those with a word, `--plot --help` those of a command. The default is in parentheses after the name, and
-*also* introduces other names that are accepted. These pages are made by `python -m docs.settings_pages`.
+`--help WORD` those with a word, `--plot --help` those of a command. The range and, after *also*, other names that are
+accepted stand below the meaning of a setting. These pages are made by `python -m docs.settings_pages`.
 """
 TOCTREE = """```{{toctree}}
 :hidden:
@@ -77,7 +80,7 @@ def pages() -> dict[str, str]:
         text = _text(lines)
         titles[name] = text.partition("\n")[0].removeprefix("# Settings of ")
         # Headings of these pages are one level higher than on the first page.
-        all_pages[f"settings/{name}.md"] = text.replace("\n### ", "\n## ")
+        all_pages[f"settings/{name}.md"] = re.sub("\n##(#+) ", r"\n#\1 ", text)
     words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))  # flags and examples as code
     links = [f"- [{title}](settings/{name}.md)" for name, title in titles.items()]
     introduction = INTRODUCTION.format(words=words, links="\n".join(links))
@@ -123,13 +126,14 @@ def _search_settings() -> Iterator[str]:
     """Yield the settings that all searches for proxies have."""
     names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
     yield f"# Settings of all searches ({', '.join(names)})\n"
-    yield _wrap(f"{_SEARCH_DEFAULTS} Letters in brackets are [sources](synthetic.md#sources).") + "\n"
+    yield _wrap(f"{_SEARCH_DEFAULTS} Raised letters are [sources](synthetic.md#sources).") + "\n"
     yield _wrap(
         "Searches learn [synthetic environments](../synthetic_environments.md) and [rewards](../reward_networks.md)."
     )
     yield ""
-    yield from _sections(SearchConfig(), names)
-    yield from _sections(NetworkConfig(), names)
+    sources = _sources(implementations()["SE"])
+    for config in (SearchConfig(), NetworkConfig()):
+        yield from _sections(config, names, sources=sources, address="synthetic.md#sources")
 
 
 def _family_settings(family: Family) -> Iterator[str]:
@@ -138,7 +142,7 @@ def _family_settings(family: Family) -> Iterator[str]:
     first, *others = family.implementations
     yield f"# Settings of {', '.join(family.implementations)}\n"
     overrides = {title: values for title, values in _other_defaults(family) if values}
-    sources = re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE)
+    sources = _sources(family)
     sentences = [_SEARCH_DEFAULTS] if family.learns_from == "evolution" else []
     if overrides:
         owners = [name for name in others if f"`{name}`" in overrides]
@@ -146,10 +150,10 @@ def _family_settings(family: Family) -> Iterator[str]:
         owners += ["some environments"] * bool(family.game_defaults or family.environment_presets)
         owners_text = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
         sentences += [
-            f"Defaults in parentheses are {first}'s; [other defaults](#other-defaults) are for {owners_text}."
+            f"Defaults beside the names are {first}'s; [other defaults](#other-defaults) are for {owners_text}."
         ]
     if sources:
-        sentences += ["Letters in brackets are [sources](#sources)."]
+        sentences += ["Raised letters are [sources](#sources)."]
     yield f"{_wrap(' '.join(sentences))}\n"
     page = _PAGES.get(folder, folder)
     # The first line of the page, such as ``# PPO: ...``, without the part from the colon on.
@@ -158,7 +162,7 @@ def _family_settings(family: Family) -> Iterator[str]:
     yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     # Settings of all searches are on the page of searches.
     shared = {*field_types(SearchConfig), *field_types(NetworkConfig)} if family.learns_from == "evolution" else set()
-    yield from _sections(family.config(**family.implementations[first]), [folder], shared)
+    yield from _sections(family.config(**family.implementations[first]), [folder], shared, sources)
     if overrides:
         yield "### other defaults\n"
         for title, values in overrides.items():
@@ -167,11 +171,57 @@ def _family_settings(family: Family) -> Iterator[str]:
         yield ""
     if sources:
         yield "### sources\n"
-        text = re.sub(r"\s+", " ", sources[1])
+        yield from _listed(sources)
+
+
+def _listed(sources: Mapping[str, str]) -> Iterator[str]:
+    """Yield a list item for every source (letter -> source)."""
+    for letter, text in sources.items():
         text = re.sub(r"arXiv (\d{4}\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
         text = re.sub(r"docs/(\w+\.md)", r"[\1](../\1)", text)
-        for source in re.split(r"[.,](?: and)? (?=\[[A-Z]\] )", text.rstrip(" .")):  # before the next [LETTER]
-            yield _wrap(f"- {source}.", "  ")
+        yield _wrap(f"- **{letter}**: {text}.", "  ")
+
+
+def _sources(family: Family) -> dict[str, str]:
+    """Return letter -> source of a family: its own sources, and those of a family whose settings it extends."""
+    sources = _sources_in(family.sources)
+    helps = " ".join(flag.meta["help"] for flag in flags_of(family.config()).values() if not _is_curiosity(flag))
+    letters = {letter for group in re.findall(r"\[([A-Z](?:, [A-Z])*)[]:]", helps) for letter in group.split(", ")}
+    for base in family.config.__mro__[1:]:
+        if base is not intrinsic.Intrinsic:
+            inherited = _sources_in(sys.modules[base.__module__].__doc__ or "")
+            sources |= {letter: inherited[letter] for letter in inherited if letter in letters - sources.keys()}
+    return sources
+
+
+def _sources_in(text: str) -> dict[str, str]:
+    """Return letter -> source, from a docstring that lists sources; empty if it lists none."""
+    found = re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\s+", " ", found[1]).rstrip(" .") if found else ""
+    return dict(re.findall(r"\[([A-Z])\] (.+?)(?=[.,;](?: and)? \[[A-Z]\] |$)", text))
+
+
+def _is_curiosity(flag: Flag) -> bool:
+    """Return whether a setting is of intrinsic rewards, which have sources with letters of their own."""
+    return str(flag.section) == "curiosity"
+
+
+def _with_links(text: str, sources: Mapping[str, str], address: str) -> str:
+    """Return the meaning of a setting with its sources, such as ``[B]``, as raised links to the list of sources at
+    ``address``, with the start of the source as tooltip. ``sources`` are letter -> source."""
+
+    def link(found: re.Match[str]) -> str:
+        before, letters, note = found[1], found[2].split(", "), found[3]
+        if not sources.keys() >= {*letters}:
+            return found[0]
+        starts = [re.split(r"[,(;]", sources[letter])[0].strip().replace('"', "'") for letter in letters]
+        links = ", ".join(f'[{letter}]({address} "{start}")' for letter, start in zip(letters, starts, strict=True))
+        if before in ("in ", "of "):  # the source is a word of the sentence
+            return f"{before}source {links}"
+        raised = f"<sup>{links}</sup>"
+        return f"{before}({note}){raised}" if note else f"{before.rstrip() if before[0].islower() else before}{raised}"
+
+    return re.sub(r"(in |of |\S ?)\[([A-Z](?:, [A-Z])*)(?:: ([^]]+))?\]", link, text)
 
 
 def _other_defaults(family: Family) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -194,8 +244,15 @@ def _other_defaults(family: Family) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield " with ".join([f"`{name}` on `{game}`", *(f"`--preset {preset}`" for preset in presets)]), values
 
 
-def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """Yield the lines of the settings of a config below their headings, except the settings in ``without``."""
+def _sections(
+    config: Any,
+    families: Sequence[str] = (),
+    without: Iterable[str] = (),
+    sources: Mapping[str, str] = MappingProxyType({}),
+    address: str = "#sources",
+) -> Iterator[str]:
+    """Yield the lines of the settings of a config below their headings, except the settings in ``without``. The
+    ``sources`` (letter -> source) are listed at ``address``."""
     sections: dict[str, list[Flag]] = {name: [] for name in ("", *_HEADINGS)}  # in this order
     for flag in flags_of(config).values():
         if flag.name not in without:
@@ -203,8 +260,14 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
     for section, flags in sections.items():
         if section and flags:
             yield f"### {section}\n"
-        if flags:
-            yield from _lines(flags, families)
+        if flags and section == "curiosity":
+            curiosity_sources = _sources_in(intrinsic.__doc__ or "")
+            yield from _lines(flags, families, curiosity_sources, "#sources-of-curiosity")
+            yield "#### sources of curiosity\n"
+            yield from _listed(curiosity_sources)
+            yield ""
+        elif flags:
+            yield from _lines(flags, families, sources, address)
 
 
 def _section(flag: Flag) -> str:
@@ -215,9 +278,15 @@ def _section(flag: Flag) -> str:
     return str(flag.meta["part"]) or _HEADING_OF.get(flag.name, "learning rule")
 
 
-def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
-    """Yield a list item for every setting, then an empty line. ``families`` determine the aliases. Allowed values are
-    left out if any number or text is allowed, but a switch always shows them."""
+def _lines(
+    flags: Iterable[Flag],
+    families: Sequence[str] = (),
+    sources: Mapping[str, str] = MappingProxyType({}),
+    address: str = "#sources",
+) -> Iterator[str]:
+    """Yield a list item for every setting, then an empty line. ``families`` determine the aliases, and ``sources``
+    (letter -> source) are listed at ``address``. Allowed values are left out if any number or text is allowed, but a
+    switch always shows them."""
     for flag in flags:
         allowed_values = allowed(flag.type, flag.meta)
         if flag.meta.get("choices") and not flag.type.is_list:
@@ -226,9 +295,9 @@ def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]
         allowed_sentence = "" if is_any_value else f" {allowed_values[0].upper()}{allowed_values[1:]}."
         aliases = ", ".join(f"`{name}`" for name in aliases_of(flag.name, families))
         alias_sentence = f" Also {aliases}." if aliases else ""
-        help_text = flag.meta["help"]
+        help_text = _with_links(flag.meta["help"], sources, address)
         stop = "" if help_text.endswith(".") else "."
-        start = f"- **`{flag.name}`** (`{as_word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
+        start = f"- **`{flag.name}`** (default `{as_word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
         details = f"{allowed_sentence}{alias_sentence}".strip()
         yield _wrap(start, "  ") + ("\\" if details else "")  # Markdown's line break
         if details:

@@ -23,7 +23,7 @@ def test_the_pages_of_settings_are_up_to_date() -> None:
 def test_the_pages_have_every_setting() -> None:
     text = "".join(pages().values())
     setting_names = {name for implementation in implementations() for name in flags(implementation, "procmaze")}
-    assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`** (" not in text]
+    assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`** (default" not in text]
 
 
 @pytest.mark.parametrize("name", [path.stem for path in DOCS.glob("settings/*") if path.stem != "searches"])
@@ -35,13 +35,26 @@ def test_a_page_of_settings_opens_with_whose_defaults_it_has(name: str) -> None:
         assert introduction.startswith("Defaults depend on the preset and the environment;")
     else:
         config = default_config(first, "an environment without presets")
-        for setting, default in re.findall(r"^- \*\*`(\w+)`\*\* \(`(.+?)`\):", text, re.MULTILINE):
+        for setting, default in re.findall(r"^- \*\*`(\w+)`\*\* \(default\s+`(.+?)`\):", text, re.MULTILINE):
             assert default == (as_word(getattr(config, setting), ",") or "empty"), setting
     assert ("\n## other defaults\n" in text) == ("[other defaults](#other-defaults)" in introduction)
     if others:
-        assert introduction.startswith(f"Defaults in parentheses are {first}'s; [other")
+        assert introduction.startswith(f"Defaults beside the names are {first}'s; [other")
         assert all(re.search(rf"\b{other}\b", introduction) for other in others)
-    assert "\n## sources\n" in text and "brackets are [sources](#sources)." in introduction.replace("\n", " ")
+    assert "\n## sources\n" in text and "Raised letters are [sources](#sources)." in introduction.replace("\n", " ")
+    meanings, sources = text.split("\n## sources\n")
+    letters = set(re.findall(r"^- \*\*([A-Z])\*\*: ", sources, re.MULTILINE))
+    assert set(re.findall(r"\[([A-Z])\]\(#sources\s", meanings)) <= letters
+    assert not re.search(r"\[[A-Z](, [A-Z])*[]:](?!\()", meanings)  # all sources are links
+
+
+def test_the_source_of_a_setting_is_a_raised_link() -> None:
+    text = (DOCS / "settings/ppo.md").read_text()
+    link = '<sup>[B](#sources "stable-baselines3 2.9")</sup>.'
+    assert f"- **`lr`** (default `0.0003`): Adam's learning rate{link}\\\n" in text
+    text = (DOCS / "settings/searches.md").read_text()
+    assert '<sup>[F](synthetic.md#sources "Ferreira et al. 2022")</sup>' in text.replace("\n", " ")
+    assert "observations [N, S]" in text
 
 
 PAGE = (ROOT / "docs/which_agent.md").read_text()
