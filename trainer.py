@@ -49,7 +49,8 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
 
     :param verbose: Whether to print a line for each evaluation and a summary, and not only warnings.
     :param callbacks: Callbacks of Lightning.
-    :param settings: Any of the settings by name, such as ``lr=1e-3``.
+    :param settings: Any of the settings by name, such as ``lr=1e-3``. The most used are ``implementation`` (the
+        algorithm, such as ``"PPO"``), ``gamename`` (the environment), ``total_steps``, ``seed`` and ``num_seeds``.
     :return: The run, with its metrics and its agent.
     """
     training_settings = config.training_from(**settings)
