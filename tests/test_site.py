@@ -110,6 +110,8 @@ def test_the_page_for_a_browser_is_current_and_one_file(conf: ModuleType) -> Non
     assert page == conf.live_page(), "run python docs/conf.py"
     assert len(page.encode()) <= 40_000
     assert not re.search(r"\b(src|href)=|https?://|url\(", page)
+    # A return of more digits must not move what is below it.
+    assert ".figures figcaption { white-space: pre-line; }" in page and ":\\n${result}`" in page
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ class Player {
   draw() {
     drawState(element(this.name), this.picture, this.environment.state, this.name);
     const result = this.agent ? `return ${Math.round(this.return)}` : "no agent yet";
-    say(`${this.name}-caption`, `Trained on the ${this.name} ${this.task.title}: ${result}`);
+    say(`${this.name}-caption`, `Trained on the ${this.name} ${this.task.title}:\n${result}`);
   }
 }
 
