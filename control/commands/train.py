@@ -401,7 +401,8 @@ def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
     if best_checkpoint.exists():
         module.load_weights(checkpoints.load(best_checkpoint))
     seed_text = filmed_seed_text(module.seeds)  # empty for a single agent
-    filmed_agent = f"{seed_text} of the best agents" if seed_text else "the best agent"
+    kind = "best" if best_checkpoint.exists() else "last"
+    filmed_agent = f"{seed_text} of the {kind} agents" if seed_text else f"the {kind} agent"
     try:
         announce(module, f"filming {filmed_agent}")
         with progress("filming", module.verbose) as watch:
