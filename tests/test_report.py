@@ -209,6 +209,20 @@ def test_page_of_a_search_of_hyperparameters_leads_with_the_best_trial(logdir: P
     assert "Best of 2 trials: trial 2, score 87.5." in page.text and "Its settings: lr 0.01." in page.text
     results = page.text.partition("Returns at the end of training")[2]
     assert results.index("finished") < results.index("stopped early")
+    single = make_page(search / "trial_1", out=tmp_path / "single.html")
+    assert "Search of hyperparameters" not in single.text and "Best of" not in single.text
+    (search / "results.csv").write_text(header + "1,finished,40,400,,,0.01,\n2,finished,40,400,,,0.01,\n")
+    assert "None of 2 trials has a score." in make_page(search, out=tmp_path / "empty.html").text
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize(
+    "table", ["trial,reward\n1,12\n", "trial,status,score,best_epoch,checkpoint\n1,,abc,,\n", "\x00"]
+)
+def test_results_of_other_programs_are_ignored(table: str, logdir: Path, tmp_path: Path) -> None:
+    folder = write_run(logdir, "PPO", lambda epoch, _: {"eval/return_greedy": epoch}).rename(tmp_path / "trial_1")
+    (tmp_path / "results.csv").write_text(table)
+    check_page(make_page(folder, out=tmp_path / "page.html"))
 
 
 @pytest.mark.draws

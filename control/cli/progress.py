@@ -80,7 +80,7 @@ class Meter:
         if fraction - self._first_fraction < _LEAST_FRACTION:
             return "?"
         now = self.seconds()
-        if fraction > self._points[-1][1]:
+        if fraction > self._points[-1][1] and now >= self._points[-1][0] + 1:
             self._points.append((now, fraction))
         window_start = now - max(_SPEED_SECONDS, (now - self._started) / 4)
         while len(self._points) > 2 and self._points[1][0] <= window_start:

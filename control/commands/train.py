@@ -307,9 +307,10 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
     settings = module.settings
     commands: list[Command] = []
     can_continue = not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists()
-    if can_continue and not module.stop_reason():
+    all_epochs_done = module.epochs is not None and module.epoch >= module.epochs
+    if can_continue and not module.stop_reason():  # a run that reached its target is complete
         commands.append(resume_command(settings))
-    elif module.is_over() and module.epoch > 1 and not read_verdict(folder).get("solved", True):
+    elif all_epochs_done and module.epoch > 1 and not read_verdict(folder).get("solved", True):
         commands.append(resume_command(settings, generations=2 * module.epoch))  # a search may need more
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", folder.parents[2]))  # the folder of all runs of the experiment
@@ -317,8 +318,6 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
         commands.append(command(settings, "--eval_agent", folder))
     if (folder / "metrics.csv").exists():
         commands.append(command(settings, "--report", folder))
-    if can_continue and module.stop_reason():  # the run is complete, but could be longer
-        commands.append(resume_command(settings))
     return commands
 
 

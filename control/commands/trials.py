@@ -230,7 +230,7 @@ class Search:
         if best and (checkpoint := self._checkpoint(best[0])):
             lines.append(("checkpoint", checkpoint))
             commands.append(command(self.settings, "--eval_agent", checkpoint.parents[1]))
-        if best:
+        if best and self.settings.proxy is None:  # the page is about trials that train agents
             commands.append(command(self.settings, "--report", self.folder))
         is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
@@ -315,9 +315,9 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
     measurements of each evaluation (`Report`). Raises TrialFailed."""
     with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-        write_versions(folder, module.epoch + 1)
         if start_from:
             _restore_with_learning_rates(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
+        write_versions(folder, module.epoch + 1)
         module.log_all = False
         module.evaluations = 1  # no additional ones in short runs, because schedulers expect regular evaluations
         fit(module, folder, [Progress()], [Report(report)])
@@ -401,9 +401,9 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-        write_versions(folder, module.epoch + 1)
         if (folder / LAST_CHECKPOINT).exists():
             module.restore(checkpoints.load(folder / LAST_CHECKPOINT, resume=True))
+        write_versions(folder, module.epoch + 1)
         module.log_all = False
         try:
             fit(module, folder, [Progress()])

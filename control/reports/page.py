@@ -18,7 +18,7 @@ from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
 from control.reports.plot import Figure, draw, figure_of
-from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
+from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text, trials_in
 from control.reports.runs import find_groups, short_path
 from control.reports.stages import PAGE
 from control.reports.statistics import MIN_RUNS
@@ -122,17 +122,21 @@ def _title(groups: Sequence[ReportGroup]) -> str:
 
 
 def _tuning_folder(groups: Sequence[ReportGroup]) -> Path | None:
-    """Return the folder of the search of hyperparameters whose trials these groups are, None if they are others."""
+    """Return the folder of a search of hyperparameters if these groups are all its trials, else None."""
     folders = [folder for group in groups for folder in group.folders]
     parents = {folder.path.parent for folder in folders}
-    return parents.pop() if len(parents) == 1 and all(folder.trial for folder in folders) else None
+    if len(folders) < 2 or len(parents) > 1 or not all(folder.trial for folder in folders):
+        return None
+    (parent,) = parents
+    trained = [row for row in trials_in(parent) if (parent / f"trial_{row['trial']}" / "metrics.csv").exists()]
+    return parent if len(trained) == len(folders) else None
 
 
 def _description(groups: Sequence[ReportGroup]) -> str:
     """Return the size of the runs, such as ``5 seeds, 50,400 steps, experiment debug``."""
     seeds = tables.seeds_text([len(group.runs) for group in groups])
     if _tuning_folder(groups):
-        return f"{len(groups)} trial{'s' * (len(groups) > 1)}"
+        return f"{len(groups)} trials"
     if len(groups) > 1:
         return f"{len(groups)} groups of runs, {seeds} each"
     (group,) = groups
@@ -153,7 +157,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     # Of groups with equal results, finished groups are first.
     judged.sort(key=lambda group: (group.result["mean"], not group.unfinished), reverse=True)
     if tuning_folder := _tuning_folder(groups):
-        return _tuning_sentences(groups, tuning_folder), None
+        return _tuning_sentences(tuning_folder), None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
@@ -182,10 +186,12 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
     return sentences, True if verdicts == {"solved"} else None
 
 
-def _tuning_sentences(groups: Sequence[ReportGroup], folder: Path) -> list[str]:
+def _tuning_sentences(folder: Path) -> list[str]:
     """Return the conclusion of a search of hyperparameters in ``folder``: its best trial, with the settings."""
-    trials = [folder.trial for group in groups for folder in group.folders]
+    trials = trials_in(folder)
     best = max(trials, key=_trial_score)
+    if _trial_score(best) == -math.inf:
+        return [f"None of {len(trials)} trials has a score."]
     names = [*best]
     varied = names[names.index("best_epoch") + 1 : names.index("checkpoint")]
     values = ", ".join(f"{name} {best[name]}" for name in varied if best[name])

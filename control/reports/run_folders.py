@@ -30,6 +30,7 @@ from models.settings import UserError
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
 
+_TRIAL_COLUMNS = {"trial", "status", "score", "best_epoch", "checkpoint"}  # in results.csv of a search
 IQM = "IQM [95 % interval]"
 # Numbers of a held-out evaluation: their headings and the functions that format them.
 _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -37,6 +38,17 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
     "iqm": (IQM, number_text), "worst": ("worst", number_text), "solved": ("solved", tables.percent_text),
     "steps": ("steps of a new agent", "{:,.0f}".format),
 }  # fmt: skip
+
+
+def trials_in(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of results.csv, the table of trials in the folder of a search of hyperparameters. Empty if the
+    table is missing, damaged or of another program."""
+    with contextlib.suppress(OSError, ValueError, csv.Error), open(folder / "results.csv", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row.keys() >= _TRIAL_COLUMNS and None not in row.values()]
+        for row in rows:
+            float(row["score"] or "nan")  # raises ValueError
+        return rows
+    return []
 
 
 @dataclass(eq=False)
@@ -127,12 +139,9 @@ class RunFolder:
     @cached_property
     def trial(self) -> dict[str, str]:
         """Row of a trial of `--use_tune` in results.csv, the table of its search. Empty for other runs."""
-        table = self.path.parent / "results.csv"
-        if self.path.name.startswith("trial_") and table.is_file():
-            with contextlib.suppress(OSError, ValueError, csv.Error), table.open(encoding="utf-8", newline="") as file:
-                number = self.path.name.removeprefix("trial_")
-                return next((row for row in csv.DictReader(file) if row.get("trial") == number), {})
-        return {}
+        name, _, number = self.path.name.partition("_")
+        rows = trials_in(self.path.parent) if name == "trial" else []
+        return next((row for row in rows if row["trial"] == number), {})
 
     @property
     def learn_page(self) -> Path | None:
