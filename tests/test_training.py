@@ -175,7 +175,9 @@ def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.M
 def test_stops_at_the_target_return(name: str, target: float, epochs: int, logdir: Path, capsys: Shown) -> None:
     folder = trained(logdir, **lasting({"implementation": name, "target_return": target}, 3))
     assert read_metrics(folder / "metrics.csv")["epoch"] == list(range(1, epochs + 1))
-    assert ("reached the target 1.0" in capsys.readouterr().out) == (epochs == 2)
+    output = capsys.readouterr().out
+    assert ("reached the target 1.0" in output) == (epochs == 2)
+    assert "--resume" not in output  # whether all epochs or the target ended it
     assert (folder / "checkpoints" / "last.ckpt").exists()
 
 
