@@ -194,7 +194,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     }  # fmt: skip
     for (place, name), mean in means.items():
         assert events.Scalars(f"exam/{place}_{name}")[0].value == pytest.approx(mean)
-    assert events.Tags()["images"] == ["figures/returns"]
+    assert events.Tags()["images"] == ["summary/returns"]
     (text,) = events.Tensors("settings/text_summary")
     assert "| **exam_agents** | `" in text.tensor_proto.string_val[0].decode()
     session = HParamsPluginData.FromString(

@@ -144,7 +144,7 @@ def draw_curve(module: RunModule, folder: Path) -> Iterator[tuple[str, Path]]:
     """Draw the learning curve of a run or search, add it to TensorBoard, and yield a line for the summary, ``(name,
     path)``."""
     if figure := learning_curve(folder, style_of(module.settings.run)):
-        module.show_image("figures/curve", figure)
+        module.show_image("summary/curve", figure)
         yield "figure", figure
 
 

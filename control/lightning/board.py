@@ -135,7 +135,7 @@ def show_learned(
     earlier calls."""
     board = _new_board(folder, stage_scalars(results))
     board.add_values({**options, **setup}, {"implementation": "learn", **setup}, _row_name(run, run.seed, folder))
-    board.add_image("figures/returns", figure, 0)
+    board.add_image("summary/returns", figure, 0)
     stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
     board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", *stages]))
     board.writer.close()

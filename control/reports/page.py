@@ -160,6 +160,8 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         return _tuning_sentences(tuning_folder), None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
+    if len(judged) > _MAX_NAMED:
+        sentences.append(f"And {len(judged) - _MAX_NAMED} more, in the table of results.")
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
         count = sum(group.verdict == "solved" for group in judged)
         sentences.insert(0, f"Solved by {count} of {len(judged)} groups.")

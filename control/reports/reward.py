@@ -156,7 +156,7 @@ def best_moves(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     return real_moves, learned_moves
 
 
-_MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # kind of a cell without moves -> its text
+_MARKS = {GOAL: "goal", HOLE: "fall", WALL: "wall"}  # kind of a cell without moves -> its text
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 

@@ -285,12 +285,14 @@ class ReportGroup(Group):
         texts = {}
         for folder in self.folders:
             settings = folder.settings
-            if settings is None or settings.run.target_return is not None or folder.learn_page is not None:
-                continue
-            if folder.trial.get("status") == "stopped early":
+            if settings is None or folder.learn_page is not None or folder.trial.get("status") == "stopped early":
                 continue
             # Seeds in one folder train side by side, so the first of them stands for all.
-            run = next(run for run in self.runs if run.source.parent == folder.path)
+            runs = [run for run in self.runs if run.source.parent == folder.path]
+            run, target = runs[0], settings.run.target_return
+            last_returns = [run.points(tags.GREEDY)[1][-1] for run in runs if run.has(tags.GREEDY)]
+            if target is not None and last_returns and sum(last_returns) / len(last_returns) >= target:
+                continue
             is_search = settings.proxy is not None
             if getattr(settings.agent, "target_running_mean", 0) or (
                 is_search and _has_ended(run, folder, settings.proxy)

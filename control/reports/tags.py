@@ -87,8 +87,11 @@ TAGS = {tag.name: tag for tag in _TABLE}
 # Charts of several tags on TensorBoard's page CUSTOM SCALARS, for agents and for searches.
 AGENT_CHARTS = {
     "return: greedy evaluation and training": (GREEDY, TRAINING),
-    "losses": ("train/.*_loss",),
-    "updates": ("train/entropy", "train/approx_kl", "train/clip_fraction", "train/explained_variance"),
+    "loss of values": ("train/value_loss", "train/quantile_loss"),
+    "loss of the policy": ("train/policy_loss",),
+    "entropy of the policy": ("train/entropy",),
+    "KL divergence of updates": ("train/approx_kl",),
+    "explained variance of values": ("train/explained_variance",),
 }
 SEARCH_CHARTS = {
     "fitness: best and mean of the networks": (BEST_FITNESS, FITNESS),
