@@ -216,6 +216,15 @@ def test_page_of_a_search_of_hyperparameters_leads_with_the_best_trial(logdir: P
 
 
 @pytest.mark.draws
+@pytest.mark.parametrize(("last_return", "state"), [(10, "interrupted after 40 of 100 epochs"), (300, "")])
+def test_a_run_short_of_its_target_is_interrupted(last_return: float, state: str, logdir: Path, tmp_path: Path) -> None:
+    flags = ["--gamename", "lunarlander", "--target_return", "250", "--epochs", "100"]
+    folder = write_run(logdir, "PPO", lambda epoch, _: {"eval/return_greedy": last_return}, flags=flags)
+    page = make_page(folder, out=tmp_path / "page.html")
+    assert (state or "PPO returns 300.0") in page.text and ("interrupted" in page.text) == bool(state)
+
+
+@pytest.mark.draws
 @pytest.mark.parametrize(
     "table", ["trial,reward\n1,12\n", "trial,status,score,best_epoch,checkpoint\n1,,abc,,\n", "\x00"]
 )
