@@ -171,10 +171,10 @@ def _family_settings(family: Family) -> Iterator[str]:
         yield ""
     if sources:
         yield "### sources\n"
-        yield from _listed(sources)
+        yield from _source_items(sources)
 
 
-def _listed(sources: Mapping[str, str]) -> Iterator[str]:
+def _source_items(sources: Mapping[str, str]) -> Iterator[str]:
     """Yield a list item for every source (letter -> source)."""
     for letter, text in sources.items():
         text = re.sub(r"arXiv (\d{4}\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
@@ -196,8 +196,8 @@ def _sources(family: Family) -> dict[str, str]:
 
 def _sources_in(text: str) -> dict[str, str]:
     """Return letter -> source, from a docstring that lists sources; empty if it lists none."""
-    found = re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    text = re.sub(r"\s+", " ", found[1]).rstrip(" .") if found else ""
+    match = re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\s+", " ", match[1]).rstrip(" .") if match else ""
     return dict(re.findall(r"\[([A-Z])\] (.+?)(?=[.,;](?: and)? \[[A-Z]\] |$)", text))
 
 
@@ -210,10 +210,10 @@ def _with_links(text: str, sources: Mapping[str, str], address: str) -> str:
     """Return the meaning of a setting with its sources, such as ``[B]``, as raised links to the list of sources at
     ``address``, with the start of the source as tooltip. ``sources`` are letter -> source."""
 
-    def link(found: re.Match[str]) -> str:
-        before, letters, note = found[1], found[2].split(", "), found[3]
+    def link(match: re.Match[str]) -> str:
+        before, letters, note = match[1], match[2].split(", "), match[3]
         if not sources.keys() >= {*letters}:
-            return found[0]
+            return match[0]
         starts = [re.split(r"[,(;]", sources[letter])[0].strip().replace('"', "'") for letter in letters]
         links = ", ".join(f'[{letter}]({address} "{start}")' for letter, start in zip(letters, starts, strict=True))
         if before in ("in ", "of "):  # the source is a word of the sentence
@@ -264,7 +264,7 @@ def _sections(
             curiosity_sources = _sources_in(intrinsic.__doc__ or "")
             yield from _lines(flags, families, curiosity_sources, "#sources-of-curiosity")
             yield "#### sources of curiosity\n"
-            yield from _listed(curiosity_sources)
+            yield from _source_items(curiosity_sources)
             yield ""
         elif flags:
             yield from _lines(flags, families, sources, address)

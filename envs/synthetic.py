@@ -206,7 +206,7 @@ class ProxyFactory(BaseFactory):
     def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a clone of the policy: a bandit whose reward is highest for the policy's
         actions, or equals its action values. ``episodes.states(count, limit, clone)`` returns observations ``[count,
-        S]`` from episodes of the policy, or of ``clone`` if it is given.
+        S]`` from episodes of the policy, or, unless it is None, of ``clone``.
 
         The clone is fitted to the policy in states from episodes of the policy. Then states from episodes of the clone
         are added, and it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011). Only a clone with a

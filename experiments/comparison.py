@@ -14,11 +14,10 @@ import yaml
 from control.cli.errors import show, user_messages
 from control.cli.parse import parse
 from control.cli.settings import from_dict
-from control.commands.search_space import Dimension, search_space
+from control.commands.search_space import Dimension, search_space, with_hidden_sizes
 from control.reports.figures import DEFAULT_STYLE, FORMATS, THEMES, FigureStyle, check_writable, figure_file
 from control.reports.runs import Run, find_groups
-from models.settings import FieldType, SettingError, check_value, field_types
-from models.vocabulary import translate
+from models.settings import FieldType, SettingError, check_value
 
 TRAINER = Path(__file__).resolve().parents[1] / "trainer.py"
 
@@ -92,9 +91,7 @@ def sample_settings(words: Sequence[str], count: int, seed: int) -> list[dict[st
     samples = []
     for _ in range(count):
         sample = {dimension.name: _sample(dimension, generator) for dimension in dimensions}
-        # Width and depth become ``hidden_sizes``.
-        values, _ = translate(sample, (), field_types(type(settings.agent)), lambda name: getattr(settings.agent, name))
-        samples.append(dict(values))
+        samples.append(with_hidden_sizes(sample, settings))
     return samples
 
 

@@ -121,9 +121,9 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Return the actor of an agent of implementation ``name`` with config ``agent``. The ``role`` says where it trains:
-    on the proxy (""), on the real environment of the proxy (`REAL`), or nowhere (`UNTRAINED`). The agent has the seed
-    of the first agent that ``--eval_agent`` trains."""
+    """Return the actor of an agent of implementation ``name`` with config ``agent``. The ``role`` is the place of its
+    training: on the proxy (""), on the real environment of the proxy (`REAL`), or nowhere (`UNTRAINED`). The agent has
+    the seed of the first agent that ``--eval_agent`` trains."""
     steps = proxy.config.steps_in_use
     # The rule "tests" ends a training by tests on the real environment. This agent makes no such tests.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule

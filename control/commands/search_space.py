@@ -131,12 +131,12 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     trial_values = as_dict(dataclasses.replace(settings, subcommand=None))
     if settings.proxy is not None:
         trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
-    trial = from_dict(trial_values | _with_hidden_sizes(values, settings))
+    trial = from_dict(trial_values | with_hidden_sizes(values, settings))
     # `from_dict` knows only the settings, not the features that the environment lacks.
     return dataclasses.replace(trial, missing_features=settings.missing_features)
 
 
-def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return ``values`` (setting -> value) with the setting ``hidden_sizes`` instead of ``width`` and ``depth``
     (`SHAPE`). If only one of these is in ``values``, the other is from ``settings``. Raises SettingError if ``values``
     have ``hidden_sizes`` too."""
@@ -180,7 +180,7 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
         *values, count = _read_range(name, kind, arguments)
     setting_values = [1 - value for value in values] if kind == "log1m" else values
     # Raises the error if a value is out of range or conflicts with other settings.
-    trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
+    trials = [settings.replace(**with_hidden_sizes({name: value}, settings)) for value in setting_values]
     if name not in SHAPE and kind != "log1m":
         values = [trial.value(name) for trial in trials]  # converted to the type of the setting
     if kind == "logspace":

@@ -397,10 +397,11 @@ def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
         return
     video = folder / "videos" / "final.mp4"
     best_checkpoint = folder / "checkpoints" / "best.ckpt"
+    kind = "last"
     if best_checkpoint.exists():
         module.load_weights(checkpoints.load(best_checkpoint))
+        kind = "best"
     seed_text = filmed_seed_text(module.seeds)  # empty for a single agent
-    kind = "best" if best_checkpoint.exists() else "last"
     filmed_agent = f"{seed_text} of the {kind} agents" if seed_text else f"the {kind} agent"
     try:
         announce(module, f"filming {filmed_agent}")

@@ -279,8 +279,8 @@ def visited_states(
     noise_levels = torch.tensor(_NOISE_LEVELS).repeat_interleave(_ENVS_PER_LEVEL)  # [E]
     observations: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-        # The first pass of the loop resets all environments again, because ``done`` is True. This first reset stays,
-        # because it takes seeds from the stream: without it, the same ``seed`` would lead to other episodes.
+        # The first pass of the loop resets all environments again, because ``done`` is True. This first reset is
+        # necessary, because it takes seeds from the stream: without it, the same ``seed`` would lead to other episodes.
         real.reset(streams.episode_seeds(envs))
         done = torch.ones(1, envs, dtype=torch.bool)
         space = real.spaces.actions

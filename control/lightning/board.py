@@ -144,9 +144,9 @@ def show_learned(
 
 
 def _row_name(run: RunConfig, seed: int, folder: Path) -> str:
-    """Return the name of a row of HPARAMS, such as ``debug/PPO 25: cartpole/debug/PPO/seed_25/version_0``. The page
-    shows some 15 letters of it, so a trial of a search begins with its number: ``trial_2 debug/PPO 25: ...``. The path
-    has the last parts of the folder's path, because the teachers of `--learn` have a log directory each."""
+    """Return the name of a row of HPARAMS, such as ``debug/PPO 25: exp_dir/cartpole/debug/PPO/seed_25/version_0``.
+    The page shows some 15 letters of it, so a trial of a search begins with its number, ``trial_2 debug/PPO 25: ...``.
+    The path has the last parts of the folder's path, because the teachers of `--learn` have a log directory each."""
     parts = Path(os.path.abspath(folder)).parts[-_ROW_PARTS:]
     trial = f"{folder.name} " if folder.name.startswith("trial_") else ""
     return f"{trial}{run.exp_name}/{run.implementation} {seed}: {'/'.join(parts)}"

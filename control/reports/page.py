@@ -69,6 +69,13 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
     films = [(path, text, label) for folder, label in folders.items() for path, text in folder.films]
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
+    tuning_folder = _tuning_folder(groups)
+    title = _title(groups, "Search of hyperparameters: " if tuning_folder else "")
+    if tuning_folder:  # the best trial is first
+        numbers = [row["trial"] for row in trials_in(tuning_folder)]
+        ranked_groups = sorted(groups, key=lambda group: numbers.index(group.folders[0].trial["trial"]))
+    else:
+        ranked_groups = list(groups)
     learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
     pages = dict.fromkeys(folder.learn_page for folder in folders)  # of `--learn`, whose teachers the runs trained
     learn_pages = [page for page in pages if page and page.is_file()]
@@ -83,17 +90,17 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
             held_out.append({"run": folders[folder]} | texts | {"steps of the search": group.steps})
     return render_page(
         "page.html.j2",
-        _title(groups),
-        _description(groups),
-        conclusion=_conclusion(groups),
+        title,
+        f"{len(groups)} trials" if tuning_folder else _description(groups),
+        conclusion=_conclusion(groups, tuning_folder),
         learn_pages=_links(learn_pages, target),
         other_pages=_links(other_pages, target),
-        results=_results_table(groups) if len(groups) > 1 else None,
+        results=_results_table(ranked_groups) if len(groups) > 1 else None,
         held_out=Table.of_rows(held_out, "Returns of new agents that trained on the winner") if held_out else None,
         notes=_notes(groups),
         seed_tables=_seed_tables(groups),
         with_seeds=len(groups) > 1 and any(len(group.runs) > 1 for group in groups),
-        figures=_page_figures(figure, _title(groups)),
+        figures=_page_figures(figure, title),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
         learned={label: pictures for label, pictures in learned.items() if pictures},
@@ -109,16 +116,15 @@ def _links(pages: Sequence[Path], target: Path) -> list[str]:
     return [quote(os.path.relpath(page.absolute(), target.absolute().parent)) for page in pages]
 
 
-def _title(groups: Sequence[ReportGroup]) -> str:
-    """Return a title such as ``PPO, UDRL on pendulum``."""
+def _title(groups: Sequence[ReportGroup], prefix: str) -> str:
+    """Return a title such as ``PPO, UDRL on pendulum``, after the ``prefix``."""
     all_names = [group.names for group in groups]
     # A copied folder has only its name, so game and implementation are unknown.
     if any(len(names) < 3 for names in all_names):
         return ", ".join(dict.fromkeys("/".join(names) for names in all_names))
     implementations = dict.fromkeys(names[2] for names in all_names)
     games = dict.fromkeys(group.game for group in groups)
-    search = "Search of hyperparameters: " if _tuning_folder(groups) else ""
-    return f"{search}{', '.join(implementations)} on {', '.join(games)}"
+    return f"{prefix}{', '.join(implementations)} on {', '.join(games)}"
 
 
 def _tuning_folder(groups: Sequence[ReportGroup]) -> Path | None:
@@ -128,15 +134,13 @@ def _tuning_folder(groups: Sequence[ReportGroup]) -> Path | None:
     if len(folders) < 2 or len(parents) > 1 or not all(folder.trial for folder in folders):
         return None
     (parent,) = parents
-    trained = [row for row in trials_in(parent) if (parent / f"trial_{row['trial']}" / "metrics.csv").exists()]
-    return parent if len(trained) == len(folders) else None
+    num_runs = sum((parent / f"trial_{row['trial']}" / "metrics.csv").exists() for row in trials_in(parent))
+    return parent if num_runs == len(folders) else None
 
 
 def _description(groups: Sequence[ReportGroup]) -> str:
     """Return the size of the runs, such as ``5 seeds, 50,400 steps, experiment debug``."""
     seeds = tables.seeds_text([len(group.runs) for group in groups])
-    if _tuning_folder(groups):
-        return f"{len(groups)} trials"
     if len(groups) > 1:
         return f"{len(groups)} groups of runs, {seeds} each"
     (group,) = groups
@@ -148,7 +152,7 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     return f"{seeds}, {steps},{time} experiment {experiment}"
 
 
-def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
+def _conclusion(groups: Sequence[ReportGroup], tuning_folder: Path | None) -> tuple[list[str], bool | None]:
     """Return the conclusion as sentences, and whether it is good (True), bad (False) or neither (None). The sentences
     have the results of the best groups, verdicts of searches, and runs that have not finished."""
     judged = [group for group in groups if group.tag]
@@ -156,7 +160,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         return ["No return was logged."], None
     # Of groups with equal results, finished groups are first.
     judged.sort(key=lambda group: (group.result["mean"], not group.unfinished), reverse=True)
-    if tuning_folder := _tuning_folder(groups):
+    if tuning_folder:
         return _tuning_sentences(tuning_folder), None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
@@ -173,11 +177,11 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
         # The sentence about the group, if there is one, also says that it is not solved.
         verdict = scores["verdict"].removeprefix(NOT_SOLVED if len(judged) <= _MAX_NAMED else "")
         sentences.append(verdict if len(judged) == 1 else f"{label}: {verdict}")
-    named = [group.label for group in judged[:_MAX_NAMED] if group.sentence_has_state]
+    labels_with_state = [group.label for group in judged[:_MAX_NAMED] if group.sentence_has_state]
     unfinished = [
         f"{group.label}, {name}, {text}"
         for group in groups
-        if group.label not in named
+        if group.label not in labels_with_state
         for name, text in group.unfinished.items()
     ]
     if unfinished:
@@ -191,23 +195,18 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
 def _tuning_sentences(folder: Path) -> list[str]:
     """Return the conclusion of a search of hyperparameters in ``folder``: its best trial, with the settings."""
     trials = trials_in(folder)
-    best = max(trials, key=_trial_score)
-    if _trial_score(best) == -math.inf:
+    best = trials[0]
+    score = float(best["score"] or "nan")
+    if math.isnan(score):
         return [f"None of {len(trials)} trials has a score."]
     names = [*best]
-    varied = names[names.index("best_epoch") + 1 : names.index("checkpoint")]
-    values = ", ".join(f"{name} {best[name]}" for name in varied if best[name])
-    sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {number_text(_trial_score(best))}."]
+    hyperparameters = names[names.index("best_epoch") + 1 : names.index("checkpoint")]
+    values = ", ".join(f"{name} {best[name]}" for name in hyperparameters if best[name])
+    sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {number_text(score)}."]
     sentences.append(f"Its settings: {values}.")
     if (folder / "best.yaml").exists():
         sentences.append(f"To train with them: python trainer.py --config {short_path(folder / 'best.yaml')}")
     return sentences
-
-
-def _trial_score(trial: dict[str, str]) -> float:
-    """Return the score of a trial; that of a trial without evaluation is -inf."""
-    score = float(trial["score"] or "nan")
-    return -math.inf if math.isnan(score) else score
 
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
@@ -232,8 +231,6 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
 
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
     """Return the table of results, a row for each group. The caption has texts that are the same in all rows."""
-    if _tuning_folder(groups):  # the best trial is first
-        groups = sorted(groups, key=lambda group: _trial_score(group.folders[0].trial), reverse=True)
     rows = [_results_row(group) for group in groups]
     caption = "Returns at the end of training"
     if any(group.tag == tags.HELD_OUT_RETURN for group in groups):

@@ -41,8 +41,8 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def trials_in(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of results.csv, the table of trials in the folder of a search of hyperparameters. Empty if the
-    table is missing, damaged or of another program."""
+    """Return the rows of results.csv, the table of trials in the folder of a search of hyperparameters,
+    best first. Empty if the table is missing, damaged or of another program."""
     with contextlib.suppress(OSError, ValueError, csv.Error), open(folder / "results.csv", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row.keys() >= _TRIAL_COLUMNS and None not in row.values()]
         for row in rows:
@@ -290,7 +290,7 @@ class ReportGroup(Group):
             # Seeds in one folder train side by side, so the first of them stands for all.
             runs = [run for run in self.runs if run.source.parent == folder.path]
             run, target = runs[0], settings.run.target_return
-            last_returns = [run.points(tags.GREEDY)[1][-1] for run in runs if run.has(tags.GREEDY)]
+            last_returns = [member.points(tags.GREEDY)[1][-1] for member in runs if member.has(tags.GREEDY)]
             if target is not None and last_returns and sum(last_returns) / len(last_returns) >= target:
                 continue
             is_search = settings.proxy is not None
