@@ -74,23 +74,22 @@ def searches(name: str) -> bool:
 
 
 def test_page_has_every_implementation() -> None:
-    assert set(table("`--implementation` | observations")) == {name for name in implementations() if not searches(name)}
+    assert set(table("`--implementation` | what it is")) == {name for name in implementations() if not searches(name)}
     assert set(table("`--implementation` | learns")) == {name for name in implementations() if searches(name)}
 
 
 @pytest.mark.parametrize("name", [name for name in implementations() if not searches(name)])
 def test_row_of_table(name: str) -> None:
-    observations, actions, policy, proxies, code, gpu = table("`--implementation` | observations")[name]
+    _, observations, actions, policy, proxies, code = table("`--implementation` | what it is")[name]
     implementation_family, agent = family(name), agent_class(name)
     observation_kinds = (
         "one-hot cells" if agent.takes_cells_only else "vectors, images" if agent.takes_images else "vectors"
     )
     action_kinds = ["continuous" if kind is Continuous else "discrete" for kind in agent.action_kinds]
     assert (observations, actions) == (observation_kinds, ", ".join(action_kinds))
-    assert (proxies, gpu) == (
-        WORDS[implementation_family.trains_on_proxies],
-        WORDS["gpu" in implementation_family.accelerators],
-    )
+    assert proxies == WORDS[implementation_family.trains_on_proxies]
+    (gpu_agents,) = re.findall(r"`--accelerator gpu` is for (.+?)\.", PAGE)
+    assert (name in re.split(r", | and ", gpu_agents)) == ("gpu" in implementation_family.accelerators)
     if implementation_family.learns_from == "episodes":
         assert policy == ("on" if default_config(name, "cartpole").schedule.on_policy else "off")
     if importlib.util.find_spec("numba"):
