@@ -50,19 +50,21 @@ class Agent(TwinCriticAgent):
         return exp(self.flat_parameters[:, -1:])
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Sample action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, 2 A]``."""
+        """Sample exploring actions ``[M, E, A]`` in [-1, 1] from the actor's ``outputs [M, E, 2 A]``."""
         action, _ = sample(outputs, random_numbers["explore"])
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return tanh of the means or, with ``streams``, samples (`TwinCriticAgent.evaluation_vectors`)."""
+        """Return actions ``[M, E, A]`` in [-1, 1] for evaluations, from the actor's ``outputs [M, E, 2 A]``: tanh of the
+        means or, with the random generators ``streams``, samples as in training."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         noise = streams.normal(self.action_size, outputs.shape[1])  # [M, A, E]
         return self._explore(outputs, {"explore": noise.transpose(1, 2)})
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, B, O] -> [M, B]``."""
+        """Return the soft values ``min Q_target(s', a') - alpha log pi(a'|s')`` of next states s' for sampled actions
+        a', ``next_obs [M, B, O] -> [M, B]``."""
         next_action, log_prob = self._sample_action(next_obs, random_numbers["next"])
         return self.critics.target_values(next_obs, next_action) - self.alpha() * log_prob
 
@@ -72,7 +74,8 @@ class Agent(TwinCriticAgent):
         return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update actor, temperature and target critics (`OffPolicyAgent.finish_update`)."""
+        """Update actor, temperature and target critics on the minibatch ``obs [M, B, O]``, in the members ``mask [M]``
+        bool (None: all)."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:

@@ -55,9 +55,9 @@ def _temperature(agent, m, params):
 
 @compiled
 def _gumbel_softmax(logits, gumbel, column, temperature, probs):
-    """Compute ``softmax((logits + gumbel[:, column]) / temperature)`` for ``logits [A]`` and ``gumbel [A, columns]``,
-    and write it to ``probs[:, column]``. Return the index of the largest probability, the first if several are
-    equal."""
+    """Sample an action vector from the Gumbel-softmax: write ``softmax((logits + gumbel[:, column]) / temperature)``
+    for ``logits [A]`` and ``gumbel [A, columns]`` to ``probs[:, column]``. Return the index of the largest probability,
+    the first if several are equal."""
     num_actions = len(probs)
     max_z = (logits[0] + gumbel[0, column]) / temperature
     for i in range(num_actions):
@@ -90,8 +90,8 @@ def _sample_vectors(agent, work, m, t, update, is_target):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`): the index of the largest number in an action
-    vector, which is written to ``agent.action_vector[m, e]``. `control.loops.compiled` describes the arguments."""
+    """Return the exploring action of member ``m`` in environment ``e`` at step ``t`` for ``obs [O]``: the index of the
+    largest number in an action vector, which is written to ``agent.action_vector[m, e]`` (`TwinCriticAgent.act`)."""
     best = 0
     num_actions, params, vector = agent.action_size, agent.actor_learner.flat_parameters[m], agent.action_vector[m, e]
     if nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t)):
