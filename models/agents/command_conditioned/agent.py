@@ -129,7 +129,8 @@ class Agent(EpisodeAgent):
             metrics["value_loss"] = loss * self._value_scale().square()  # converted to units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             values, targets = self.memory.column("value"), self.memory.column("value_target")
-            metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
+            by_member = zip(values, targets, strict=True)
+            metrics["explained_variance"] = torch.stack([explained_variance(v, target) for v, target in by_member])
         loss, grad_norm = self._take_gradient_steps(policy_optimizer, config.num_grad_steps, self._policy_loss)
         metrics |= {"policy_loss": loss, "grad_norm": grad_norm}
         if self.is_discrete:
@@ -256,11 +257,13 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
-        """Return the ranks ``[M, B]`` of ``returns [M, B]`` among the quantiles of the return-to-go from ``obs``."""
+        """Return the ranks ``[M, B]``, in (0, 1), of ``returns [M, B]`` among the returns that are likely from ``obs
+        [M, B, *O]`` on, by the quantiles of the return-to-go that the quantile network predicts."""
         return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        """Return the policy of ``member`` with its averaged weights, if any (`Agent.greedy_network`)."""
+        """Return the policy of ``member`` for an exported file, with averaged weights if there are any. Return None if
+        no single network describes it."""
         # A commanded return is converted to its rank in each state by the quantile network. So the policy cannot be
         # exported as a single network.
         if self.config.desire_rank and "return" in command:
@@ -286,10 +289,10 @@ class Agent(EpisodeAgent):
         the smallest and the largest return in memory."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
-        returns = self._episode_returns()
-        if returns:
-            status["rollout/command_return_seen_min"] = torch.stack(list(map(torch.amin, returns)))
-            status["rollout/command_return_seen_max"] = torch.stack(list(map(torch.amax, returns)))
+        episode_returns = self._episode_returns()
+        if episode_returns:
+            status["rollout/command_return_seen_min"] = torch.stack([returns.amin() for returns in episode_returns])
+            status["rollout/command_return_seen_max"] = torch.stack([returns.amax() for returns in episode_returns])
         return status
 
     def _episode_returns(self) -> list[Tensor]:
@@ -313,8 +316,8 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def _refresh_advantages(self) -> None:
-        """Recompute value, value target and advantage of every step in memory with the current value network. Then
-        update the distribution of advantage commands."""
+        """Recompute value, value target and advantage of every step in memory with the current value network (RCP-A).
+        Then update the distribution of advantage commands."""
         config, memory = self.config, self.memory
         values, final_values = self._clamped_values()  # a tensor [steps] and a tensor [episodes] for each member
         memory.set_column("value", torch.cat(values))
@@ -367,26 +370,27 @@ class Agent(EpisodeAgent):
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return for each member the values ``[n]`` of its observations ``[n, *O]``, in units of reward. The number n
-        may differ between members."""
+        """Return for each member the state values ``[n]`` of its observations ``obs[member] [n, *O]``, in units of
+        reward. The number n may differ between members."""
         # Chunks of a fixed shape, because the rounding of a matrix product may depend on the length of the batch, which
         # is the largest n of all members.
         size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
         num_chunks = -(-max(map(len, obs)) // size)  # rounded up
         padded_obs = stack_padded(obs, num_chunks * size)
-        values = torch.cat([self._value(chunk) for chunk in padded_obs.split(size, dim=1)], dim=1)
+        values = torch.cat([self._scaled_value(chunk) for chunk in padded_obs.split(size, dim=1)], dim=1)
         values = values * self._value_scale().unsqueeze(1)
         return [values[m, : len(member_obs)] for m, member_obs in enumerate(obs)]
 
-    def _value(self, obs: Tensor) -> Tensor:
-        """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`."""
-        if self.config.desire_rank:  # the mean of the predicted quantiles
+    def _scaled_value(self, obs: Tensor) -> Tensor:
+        """Return state values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`. If ranks are commanded,
+        they are the means of the predicted quantiles."""
+        if self.config.desire_rank:
             return (self._quantiles(obs) * level_weights(self.levels)).sum(-1)
         return self._quantiles(obs).squeeze(-1)
 
     def _quantiles(self, obs: Tensor) -> Tensor:
-        """Return quantiles of the return-to-go from ``obs [M, B, *O]``, or its mean alone if no ranks are commanded:
-        ``[M, B, Q]`` or ``[M, B, 1]``, in units of `_value_scale`."""
+        """Return the Q predicted quantiles of the return-to-go from ``obs [M, B, *O]``, ``[M, B, Q]``, in units of
+        `_value_scale`. If no ranks are commanded, return its predicted mean instead, ``[M, B, 1]``."""
         return self.state_network(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _value_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -398,10 +402,11 @@ class Agent(EpisodeAgent):
         if self.config.desire_rank:
             loss = pinball_loss(self._quantiles(obs), scaled_target, self.levels).mean(1)
         else:
-            loss = (self._value(obs) - scaled_target).square().mean(1)
+            loss = (self._scaled_value(obs) - scaled_target).square().mean(1)
         return loss, loss.detach()
 
     def mean_commands(self) -> dict[str, Tensor]:
+        """Return the mean of the current exploration commands, ``{name for users: [M]}``."""
         return self.commands.means()
 
     @property
@@ -436,9 +441,10 @@ def _range_with_zero(returns: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class CommandedPolicy(Policy):
-    """Policy for E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
-    `Commands.sample` describes ``at_mean`` and ``overrides``. If ranks are commanded and ``overrides`` has a return,
-    this return is counted down, and in every step the command is its rank in the current state."""
+    """Policy for E = ``envs`` episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
+    Actions are sampled if ``sample``, otherwise greedy. `Commands.sample` describes ``at_mean`` and ``overrides``. If
+    ranks are commanded and ``overrides`` has a return, this return is counted down, and in every step the command is
+    its rank in the current state."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, at_mean: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
@@ -467,15 +473,17 @@ class CommandedPolicy(Policy):
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
         if self.commanded_returns is not None:
             self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, self.commanded_returns)
-        outputs, scale = self.agent.averaged_forward(obs, self.command), self.agent.config.action_noise
+        outputs = self.agent.averaged_forward(obs, self.command)
+        noise_scale = self.agent.config.action_noise
         if not self.agent.is_discrete:  # the outputs are means in units of half the range of actions
             if self.sample:
-                outputs = outputs + _CONTINUOUS_NOISE * scale * noise["action"]
+                outputs = outputs + _CONTINUOUS_NOISE * noise_scale * noise["action"]
             # A diverged member must not end the run of all members by an action that is not a number.
             scaled_action = outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
             return self.agent.middle + self.agent.half_width * scaled_action
-        logits = outputs * scale + noise["action"] if self.sample else outputs
-        action = logits.argmax(-1)
+        if self.sample:  # the argmax of logits plus Gumbel noise is a sample of their softmax
+            outputs = outputs * noise_scale + noise["action"]
+        action = outputs.argmax(-1)
         if self.floor:
             floor_uniform, action_uniform = noise["floor"].unbind(-1)
             random_action = (action_uniform * self.agent.num_outputs).long()
@@ -483,10 +491,12 @@ class CommandedPolicy(Policy):
         return action
 
     def current_command(self) -> dict[str, Tensor]:
+        """Return the current command of each episode, ``{name for users: [M, E]}``."""
         columns = zip(self.commands.names, self.command.unbind(-1), strict=True)
         return {USER_NAMES[name]: column.clone() for name, column in columns}
 
     def advance(self, reward: Tensor) -> None:
+        """Count the commands down by the ``reward [M, E]`` of the last action."""
         self.commands.count_down(self.command, reward)
         if self.commanded_returns is not None:
             # The return-to-go G follows from G = reward + discount * next G.

@@ -127,8 +127,7 @@ def make_work(agent: Members) -> Work:
 @exact_inlined
 def _greedy_action(network, m, obs, scratch):
     """Return the greedy action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). ``network`` (`QNetwork`) runs
-    in the rows of ``scratch [4, widest]``: the network of the state value in rows 2 and 3, all else in rows 0 and
-    1."""
+    in the rows of ``scratch [4, widest]``: the network of the state value in rows 2 and 3, all else in rows 0 and 1."""
     params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
     row = nets.outputs_row(network.trunk, params, obs, scratch)

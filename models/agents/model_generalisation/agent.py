@@ -97,11 +97,12 @@ class Agent(StepAgent):
         self._latest_update: Update | None = None
 
     def _noise_blocks(self) -> NoiseBlocks:
-        """Return the random numbers of every step, by name. "rows" and "starts" choose rows of the replay buffer: for
-        the batch, and for the starts of imagined rollouts. "act" and "imagined" choose actions: in the environment, and
-        in imagined rollouts. The other names, such as "fit", are methods of the model that take these numbers."""
+        """Return the source of the random numbers of every step, by name. "rows" and "starts" choose rows of the replay
+        buffer: for the batch, and for the starts of imagined rollouts. "act" and "imagined" choose actions: in the
+        environment, and in imagined rollouts. The other names, such as "fit", are methods of the model that take these
+        numbers."""
         config = self.config
-        # Sampler -> name -> shape without the axis of members.
+        # Sampler -> name -> shape without the axis of members: ``{Streams.uniform: {"rows": (1, 320)}, ...}``.
         draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = defaultdict(dict)
         updates, rollout_steps = config.updates_per_step, config.rollout_length
         explore_sampler, count = exploration_noise(config, self.num_actions)
@@ -122,6 +123,7 @@ class Agent(StepAgent):
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
+        """Return whether the model is the environment itself."""
         return config.model == "perfect"
 
     @torch.no_grad()
@@ -150,6 +152,7 @@ class Agent(StepAgent):
 
     @property
     def first_update(self) -> int:
+        """The earliest step with an update. (The setting of this name is the number of steps before it.)"""
         return self.config.first_update + 1
 
     def learning_members(self) -> Tensor:
@@ -176,9 +179,9 @@ class Agent(StepAgent):
         return {name: values[:, update] for name, values in self.random_numbers.items() if name not in names_of_step}
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Fit the model to a batch, then update the action values. Return the losses of the model by name, and the
-        ``loss`` of the action values, ``{name: [M]}``. The random numbers "rows" select the batch, and "starts", if the
-        agent has them, another batch, in which the action values are updated."""
+        """Fit the model to a batch, then update the action values. The random numbers "rows" select the batch. If there
+        are "starts", these select another batch, in which imagined rollouts start. Return the losses of the model by
+        name, and the ``loss`` of the action values, ``{name: [M]}``."""
         batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, random_numbers.get("fit"))
@@ -211,6 +214,7 @@ class Agent(StepAgent):
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> AgentPolicy:
+        """Return the policy of the best actions. Latent models sample latents by the random generators ``streams``."""
         return AgentPolicy(self, self.values.q_network.flat.detach(), streams)
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams) -> Tensor:

@@ -46,7 +46,7 @@ class Categorical:
     """``num_features`` categorical variables of ``feature_width`` classes, as one-hot vectors. Gradients pass through a
     sample as if it were the probabilities (straight-through estimator, Bengio et al. 2013)."""
 
-    uses_normal_noise = False
+    sample_noise = staticmethod(Streams.uniform)  # samples the noise of `sample`
 
     def __init__(self, config: Config):
         self.num_features, self.num_classes = config.num_features, config.feature_width
@@ -85,7 +85,7 @@ class Gaussian:
     """``num_features`` normal variables, sampled as mean + standard deviation * noise. If ``applies_tanh``, the latent
     is the tanh of these variables, but divergences are between the normal distributions."""
 
-    uses_normal_noise = True
+    sample_noise = staticmethod(Streams.normal)  # samples the noise of `sample`
 
     def __init__(self, config: Config):
         self.num_features = self.size = config.num_features
@@ -103,10 +103,11 @@ class Gaussian:
         return mean, std + self.min_std if encoder else std
 
     def sample(self, params: Params, noise: Tensor) -> Tensor:
-        """Sample latents ``[M, B, size]`` by standard normal ``noise``, with gradients to ``params``."""
+        """Sample latents ``[M, B, size]`` by standard normal ``noise [M, B, num_features]``, with gradients to
+        ``params``."""
         mean, std = params
-        value = mean + std * noise
-        return value.tanh() if self.applies_tanh else value
+        latent = mean + std * noise
+        return latent.tanh() if self.applies_tanh else latent
 
     def kl(self, p: Params, q: Params) -> Tensor:
         """Return ``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
@@ -132,7 +133,7 @@ needs none."""
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Sizes of a learned model."""
+    """What a learned model needs to know besides its settings."""
 
     obs_size: int
     num_actions: int
@@ -194,15 +195,20 @@ class PerfectModel(Imagination):
             self.noise_shapes = {"step": (num_rollouts, num_chances)}
 
     def begin(self, start: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Return the first states of the rollouts, which are ``start [M, B, K]`` itself, and their observations."""
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
+        """Return the next states ``[M, B, K]`` after ``action [M, B]`` in ``state [M, B, K]``, their observations, and
+        the rewards and terminations of the step as a record for `outcomes`."""
         # Deterministic dynamics have no noise.
         result = self.dynamics.step(state, action) if noise is None else self.dynamics.advance(state, action, noise)
         next_state, reward, terminated, _ = result
         return next_state, self.dynamics.observe(next_state), (reward, terminated)
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
+        """Return the rewards of all T steps of a rollout, and whether the episode continued after them (1 or 0), ``[M,
+        T B]`` each, from the ``records`` of `step`."""
         reward = torch.cat([step_reward for step_reward, _ in records], 1)
         terminated = torch.cat([step_terminated for _, step_terminated in records], 1)
         return reward, (~terminated).float()
@@ -230,7 +236,8 @@ class _LearnedModel(Imagination):
         }
 
     def named_network(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
-        """Build a network of ``inputs`` and ``outputs`` with initial weights from the random stream of its ``name``."""
+        """Build a network with the numbers of ``inputs`` and ``outputs``. Its ``name`` determines the random generators
+        of its initial weights, so that these do not depend on other networks."""
         streams = Streams.from_name(self.spec.seeds, f"weights of {name}")
         return make_network(self.config, inputs, outputs, streams, self.spec.device)
 
@@ -260,6 +267,8 @@ class _LearnedModel(Imagination):
         return {name: mean.detach() for name, mean in means.items()}
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
+        """Return the predicted rewards of all T steps of a rollout, and the probabilities that the episode continues
+        after them, ``[M, T B]`` each, from ``features [M, T B, size]`` and ``action [M, T B]``."""
         x = self.with_action(features, action)
         return self.reward(x)[..., 0], sigmoid(self.termination(x)[..., 0])
 
@@ -307,7 +316,7 @@ class LatentModel(_LearnedModel):
         decoder_outputs = spec.obs_size * (2 if config.learn_obs_variance else 1)
         self.decoder = self.named_network("decoder", self.size, decoder_outputs)
         self.optimizer = make_optimizer(config, list(self.parameters()), config.model_lr)
-        self.sample_noise = Streams.normal if self.latents.uses_normal_noise else Streams.uniform
+        self.sample_noise = self.latents.sample_noise
         # Latents that each method samples in one call.
         rows = {"fit": config.batch_size, "begin": spec.num_rollouts, "step": spec.num_rollouts, "encode": 1}
         self.noise_shapes = {name: (count, self.latents.num_features) for name, count in rows.items()}
@@ -358,7 +367,7 @@ class LatentModel(_LearnedModel):
 
 
 def _stop_gradient(params: Params) -> Params:
-    """Return a distribution's parameters without gradient."""
+    """Return the parameters ``params`` of a distribution without gradient."""
     return tuple(param.detach() for param in params)
 
 

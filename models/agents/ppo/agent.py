@@ -131,8 +131,9 @@ class Agent(InnerAgent):
 
     def learn(self) -> Tensor:
         """Make all passes over the rollout if the current step completed it. With ``target_kl``, the updates of a
-        member end before the first minibatch with a KL divergence above 1.5 ``target_kl``."""
-        if self.steps % self.rollout_steps:
+        member end before the first minibatch with a KL divergence above 1.5 ``target_kl``. Return the loss ``[M]`` of
+        the latest pass."""
+        if self.steps % self.rollout_steps:  # the rollout is not full
             return self.loss
         config, batch = self.config, self.rollout_batch()
         active = torch.ones(self.members, dtype=torch.bool)
@@ -164,27 +165,18 @@ class Agent(InnerAgent):
             reward = reward + self._novelty(obs, action, next_obs)
         value, log_prob, _ = self.network.evaluate_actions(self.flat_parameters, obs, action)
         next_value = self.network.value(self.flat_parameters, next_obs)
-
-        def split_steps(tensor: Tensor) -> Tensor:
-            return tensor.unflatten(1, (-1, self.envs))  # [M, T, E]
-
-        advantage = gae(
-            split_steps(reward),
-            split_steps(value),
-            split_steps(next_value),
-            split_steps(self.config.discount * columns["discount"]),
-            split_steps(columns["done"] > 0),
-            self.config.gae_lambda,
-        ).flatten(1)
+        discount, done = self.config.discount * columns["discount"], columns["done"] > 0
+        steps = [column.unflatten(1, (-1, self.envs)) for column in (reward, value, next_value, discount, done)]
+        advantage = gae(*steps, self.config.gae_lambda).flatten(1)  # ``steps`` are [M, T, E]
         returns = advantage + value
         self.logged["explained_variance"] = explained_variance(value, returns)
         return Batch(obs, action, log_prob, value, advantage, returns)
 
     @torch.enable_grad()
     def update(self, minibatch: Batch, active: Tensor) -> dict[str, Tensor]:
-        """Make a gradient step on a minibatch, in the members ``active [M]`` bool. Return statistics, ``{name: [M]}``.
-        With ``target_kl``, members whose KL divergence is above 1.5 ``target_kl`` make no step, and become False in
-        ``active``, in place."""
+        """Make a gradient step on a minibatch, in the members ``active [M]`` bool. With ``target_kl``, members whose KL
+        divergence is above 1.5 ``target_kl`` make no step, and become False in ``active``, in place. Return statistics,
+        ``{name: [M]}``."""
         config = self.config
         self.optimizer.zero_grad()
         loss, statistics = self.ppo_loss(minibatch)
@@ -209,9 +201,14 @@ class Agent(InnerAgent):
         value_loss = clipped_value_loss(value, batch.returns, batch.value, config.clip_range_vf)
         loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         is_clipped = (ratio - 1).abs() > config.clip_range
-        kl, clip_fraction = approximate_kl(ratio, log_ratio), is_clipped.float().mean(1)
-        statistics = zip(STATISTICS, (policy_loss, value_loss, entropy, kl, clip_fraction), strict=True)
-        return loss, {name: value.detach() for name, value in statistics}
+        statistics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": approximate_kl(ratio, log_ratio),
+            "clip_fraction": is_clipped.float().mean(1),
+        }
+        return loss, {name: values.detach() for name, values in statistics.items()}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         """Yield the minibatches of one pass over the rollout, shuffled for each member separately. A single minibatch
@@ -234,15 +231,15 @@ class Agent(InnerAgent):
             total = values.masked_fill(~mask, 0.0).cumsum(1)[:, -1]
             self.logged[name] = torch.where(counts > 0, total / counts, self.logged[name])
 
-    def _novelty(self, *columns: Tensor) -> Tensor:
-        """Return rewards for novelty ``[M, N]`` of a rollout of N steps. ``columns`` are its observations, actions and
-        next observations, ``[M, N, ...]`` each. `Curiosity.rewards` also trains its networks, on one minibatch after
-        another."""
+    def _novelty(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        """Return rewards for novelty ``[M, N]`` of the N steps of a rollout, ``[M, N, ...]`` each. `Curiosity.rewards`
+        also trains its networks, on one minibatch after another."""
+        if isinstance(self.spaces.actions, Discrete):
+            action = action[..., 0]
         bonuses = []
-        split_columns = [column.split(self.batch_size, 1) for column in columns]
-        for obs, action_vector, next_obs in zip(*split_columns, strict=True):  # one minibatch, [M, B, ...] each
-            action = action_vector[..., 0] if isinstance(self.spaces.actions, Discrete) else action_vector
-            bonuses.append(self.curiosity.rewards(obs, action, next_obs))
+        for first in range(0, obs.shape[1], self.batch_size):
+            batch = slice(first, first + self.batch_size)
+            bonuses.append(self.curiosity.rewards(obs[:, batch], action[:, batch], next_obs[:, batch]))
         return torch.cat(bonuses, 1)
 
     @property
@@ -301,7 +298,8 @@ class Agent(InnerAgent):
         return PlayPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
     def with_weights(self, flat_parameters: Tensor) -> PlayPolicy:
-        # With ``test_noise``, all members use the same random numbers.
+        """Return the policy of weights ``flat_parameters [M', D]``, for any number of members M'. It is greedy or, with
+        ``test_noise``, samples with the same random numbers for all members."""
         return PlayPolicy(self, flat_parameters, Streams([0]) if self.config.test_noise else None)
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
@@ -311,6 +309,7 @@ class Agent(InnerAgent):
         return network.actions.clip(network.actions.greedy_action(outputs))
 
     def count_steps(self, steps: int) -> None:
+        """Count ``steps`` steps in each environment and their updates, after compiled code has made them."""
         super().count_steps(steps)
         self.rollout.advance(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)

@@ -187,13 +187,13 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
     if policy.streams is not None:
         return None
     options = {"squashes": False, "scales": policy.agent.config.scale_actions, "moments_at": network.moments_at}
-    return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, **options)
+    return nets.make_actor_player(network.actor, policy.flat_parameters, network.spaces.actions, **options)
 
 
 @compiled
 def _add_to_moments(moments, m, i, values):
-    """Add ``values [E]`` to number ``i`` of member ``m`` in ``moments`` (`RunningMoments`), but do not count them
-    (`Moments.add`)."""
+    """Update mean and square of number ``i`` of member ``m`` in ``moments`` (`RunningMoments`) by ``values [E]``
+    (`Moments.add`). The caller updates ``num_arrays``, once for all numbers of an array."""
     total, square = 0.0, 0.0
     for e in range(len(values)):
         total += values[e]
@@ -212,8 +212,8 @@ def _moments_scale(moments, m, i):
 
 
 def begin_step(agent, work, m, obs):
-    """Update the moments of observations by ``obs [E, O]``, and copy them to the parameters (`Agent.act`).
-    `control.loops.compiled` describes the arguments."""
+    """Update the moments of observations of member ``m`` by ``obs [E, O]``, and copy them to its parameters
+    (`Agent.act`)."""
     if agent.moments_at >= 0:
         params = agent.flat_parameters[m]
         for i in range(agent.obs_size):
@@ -225,9 +225,9 @@ def begin_step(agent, work, m, obs):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is
-    written to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``.
-    `control.loops.compiled` describes the arguments."""
+    """Sample the action of member ``m`` in environment ``e`` at step ``t`` for ``obs [O]`` with the noise in
+    ``agent.action`` (`Agent.act`). Return a discrete action. A continuous action is written to
+    ``work.continuous_action``, and before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     # The outputs are in ``work.scratch[row]``.
     row = nets.normalized_outputs_row(agent.actor, params, agent.moments_at, obs, work.scratch)
@@ -244,9 +244,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the rollout (`Agent.observe`), with normalised observations and a continuous action before
-    clipping. `improve` normalises the rewards of all environments together. `control.loops.compiled` describes the
-    arguments."""
+    """Write step ``t`` of member ``m`` in environment ``e`` into the rollout (`Agent.observe`), with normalised
+    observations and a continuous action before clipping. `improve` normalises the rewards of all environments together.
+    ``discount`` is 0 after termination, else 1; ``done`` is also True after truncation."""
     envs, params = agent.action.shape[2], agent.flat_parameters[m]
     rollout_step = (agent.steps + t) % agent.rollout_steps
     row = agent.table[rollout_step * envs + e, m]
@@ -264,7 +264,8 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _normalize_rewards(agent, m, t):
-    """Divide the rewards of step ``t`` by the standard deviation of their discounted sums (`Agent.observe`)."""
+    """Divide the rewards of member ``m`` at step ``t`` by the running standard deviation of their discounted sums
+    (`Agent.observe`)."""
     sums = agent.discounted_sum[m]
     first_row = (agent.steps + t) % agent.rollout_steps * len(sums)
     reward_at = agent.reward_at  # discount and done follow
@@ -339,7 +340,7 @@ def _evaluate_rollout(agent, work, m):
 
 @compiled
 def _write_advantages(agent, work, m):
-    """Write advantages and returns of all rows of the rollout to ``work`` (`gae`)."""
+    """Write advantages and returns of all rows of the rollout of member ``m`` to ``work`` (`models.trajectory.gae`)."""
     num_rows, envs = len(work.value), agent.action.shape[2]
     reward_at = agent.reward_at  # discount and done follow
     for row in range(num_rows - 1, -1, -1):  # backwards; the next step of an environment is ``envs`` rows later
@@ -526,8 +527,9 @@ def _minibatch_loss(agent, work, m, count):
 
 
 def improve(agent, work, m, t):
-    """Normalise the rewards of step ``t``, and make all passes over the rollout if the step completes it
-    (`Agent.learn`). Write the loss and the statistics of the last pass to ``agent``, as means over its minibatches."""
+    """Normalise the rewards of member ``m`` at step ``t``, and make all passes over the rollout if the step completes
+    it (`Agent.learn`). Write the loss and the statistics of the last pass to ``agent``, as means over its
+    minibatches."""
     if agent.return_moments.mean.shape[1]:
         _normalize_rewards(agent, m, t)
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block

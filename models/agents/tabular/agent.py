@@ -23,9 +23,9 @@ _BLOCK = 512  # steps per block of random numbers, because a call takes as long 
 
 
 def sample_config(config: Config, seed: int) -> Config:
-    """Return the settings of the agent with this ``seed``: ``config`` or, with ``vary_hp``, a copy in which the learning
-    rate and the discount are uniformly random in [0.1, 1], as far as ``vary`` lists them. Source: Ferreira et al. 2022,
-    appendix on varied hyperparameters, for their grid world."""
+    """Return the settings of the agent with this ``seed``: ``config`` or, with ``vary_hp``, a copy in which the
+    learning rate and the discount are uniformly random in [0.1, 1], as far as ``vary`` lists them. Source: Ferreira et
+    al. 2022, appendix on varied hyperparameters, for their grid world."""
     if not config.vary_hp:
         return config
     lr_number, discount_number, *_ = uniform_numbers(seed)  # in [0, 1)

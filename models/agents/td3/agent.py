@@ -38,8 +38,8 @@ class Agent(TwinCriticAgent):
         return self._explore(outputs, {"explore": streams.normal(*outputs.shape[1:])})
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return ``min Q_target(s', a')`` for the target actor's action a' with clipped noise (target policy smoothing),
-        ``next_obs [M, B, O] -> [M, B]``. ``random_numbers["next"] [M, A, B]`` are standard normal."""
+        """Return ``min Q_target(s', a')`` for the target actor's action a' with clipped noise (target policy
+        smoothing), ``next_obs [M, B, O] -> [M, B]``. ``random_numbers["next"] [M, A, B]`` are standard normal."""
         outputs, max_noise = self.actor(self.target_parameters, next_obs), self.config.policy_std_clip
         noise = random_numbers["next"].transpose(1, 2) * self.config.policy_std
         action = self._actions(outputs, random_numbers, is_target=True) + noise.clamp(-max_noise, max_noise)

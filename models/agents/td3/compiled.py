@@ -29,8 +29,8 @@ make_members = partial(critics.make_members, Members)
 
 @exact_inlined
 def _exploring_action(agent, outputs, m, t, e, i):
-    """Return coordinate ``i`` of the exploring action of member ``m`` in environment ``e`` at step ``t``, in [-1, 1], for
-    the actor's ``outputs [A]`` (`Agent._explore`)."""
+    """Return coordinate ``i`` of the exploring action of member ``m`` in environment ``e`` at step ``t``, in [-1, 1],
+    for the actor's ``outputs [A]`` (`Agent._explore`)."""
     noise = agent.explore[m, t, e, i] * agent.action_std
     return clip(np.tanh(outputs[i]) + noise, -ONE, ONE)
 
