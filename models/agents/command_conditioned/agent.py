@@ -174,8 +174,7 @@ class Agent(EpisodeAgent):
 
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
-        squared error of continuous actions in units of half their range. ``command`` has a tensor ``[M, B]`` for each
-        of `_command_fields`."""
+        squared error of continuous actions in half-ranges. ``command`` is the list of `_command_fields`, ``[M, B]``."""
         if self.config.desire_rank:
             column = self.commands.column["rank"]
             command[column] = self.rank(obs, command[column])  # replaces the returns-to-go, its inputs
@@ -263,9 +262,7 @@ class Agent(EpisodeAgent):
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         """Return the policy of ``member`` for an exported file, with averaged weights if there are any. Return None if
-        no single network describes it."""
-        # A commanded return is converted to its rank in each state by the quantile network. So the policy cannot be
-        # exported as a single network.
+        it needs two networks: the quantile network converts a commanded return to its rank in each state."""
         if self.config.desire_rank and "return" in command:
             return None
         policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
@@ -411,8 +408,7 @@ class Agent(EpisodeAgent):
 
     @property
     def command_names(self) -> list[str]:
-        """Names of commands for users. They include "return" if ranks are commanded, because the policy then converts a
-        commanded return to its rank."""
+        """Names of commands for users. If ranks are commanded, "return" is one too: it is converted to its rank."""
         names = super().command_names
         return [*names, "return"] if self.config.desire_rank else names
 
@@ -443,8 +439,7 @@ def _range_with_zero(returns: Tensor) -> tuple[Tensor, Tensor]:
 class CommandedPolicy(Policy):
     """Policy for E = ``envs`` episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
     Actions are sampled if ``sample``, otherwise greedy. `Commands.sample` describes ``at_mean`` and ``overrides``. If
-    ranks are commanded and ``overrides`` has a return, this return is counted down, and in every step the command is
-    its rank in the current state."""
+    ranks are commanded, a return in ``overrides`` is counted down, and converted to its rank in each state."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, at_mean: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)

@@ -23,9 +23,8 @@ USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advan
 
 def rank(returns: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
     """Return the ranks ``[M, B]`` of ``returns [M, B]`` among ``quantiles [M, B, Q]`` of ascending ``levels [Q]``. The
-    rank of a return that equals a quantile is the level of the quantile. Between two quantiles, ranks are interpolated.
-    Below all quantiles, the rank is half the lowest level. At or above the highest quantile, it is the mean of the
-    highest level and 1."""
+    rank of a return that equals a quantile is the level of the quantile; between quantiles, ranks are interpolated.
+    Below all quantiles, it is half the lowest level, from the highest quantile on the mean of its level and 1."""
     quantiles = quantiles.sort(-1).values  # the outputs of a network need not be ascending
     count = (returns.unsqueeze(-1) >= quantiles).sum(-1)  # number of quantiles that are not above the return
     upper = count.clamp(1, len(levels) - 1)  # index of the quantile above the return
@@ -46,8 +45,8 @@ def level_weights(levels: Tensor) -> Tensor:
 
 class Commands(nn.Module):
     """The distribution of each member's next commands. A command is C numbers in raw units; ``names`` are their names,
-    from `COMMANDS`, and ``column`` maps a name to its index. ``max_return`` is the largest possible return, None if
-    unknown."""
+    from `COMMANDS`, and ``column`` maps a name to its index. ``max_return`` is the largest possible return, if known.
+    """
 
     def __init__(self, config: Config, members: int, max_return: float | None):
         super().__init__()
@@ -134,8 +133,7 @@ class Commands(nn.Module):
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * noise
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
-        """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``: a horizon falls by 1, a
-        return-to-go by the reward."""
+        """Lower ``command [M, E, C]`` in place after a step: a horizon by 1, a return-to-go by ``reward [M, E]``."""
         command.sub_(self.fall_per_step + self.fall_per_reward * reward.unsqueeze(-1))
         command.clamp_(self.smallest, self.largest)
 

@@ -40,9 +40,8 @@ class DuelingQNetwork:
         return torch.cat([mlp.initial(streams) for mlp in self.mlps], 1)
 
     def member_network(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return layers and activations of the greedy policy of one member (`MLP.member_network`), for an exported
-        file. They compute advantages, because the best action has the largest advantage, whatever the value of the
-        state."""
+        """Return layers and activations of one member's greedy policy for an exported file (`MLP.member_network`). They
+        compute advantages alone: the best action has the largest advantage, whatever the value of the state."""
         feature_weights, _, advantage_weights = flat.split([mlp.size for mlp in self.mlps], 1)
         features, first_activations = self.features.member_network(feature_weights, member)
         advantages, last_activations = self.advantage.member_network(advantage_weights, member)

@@ -72,8 +72,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor) -> QNetwork:
-    """Convert ``network`` to a `QNetwork` for compiled code, which shares the memory of the weights ``flat_parameters
-    [M, D]``."""
+    """Convert ``network`` for compiled code. The result shares the memory of the weights ``flat_parameters [M, D]``."""
     weights = nets.as_argument(flat_parameters)
     if not isinstance(network, DuelingQNetwork):
         net = nets.make_net(network)
@@ -147,8 +146,7 @@ def _greedy_action(network, m, obs, scratch):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action of member ``m`` in environment ``e`` at step ``t`` for ``obs [O]``
-    (`Agent.act`)."""
+    """Return the epsilon-greedy action of member ``m`` in environment ``e`` at step ``t`` (`Agent.act`)."""
     if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
         return agent.action[m, t, e]
     return _greedy_action(agent.network, m, obs, work.scratch)
@@ -166,9 +164,8 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _write_q_values(agent, work, params):
-    """Compute the action values of a minibatch with a member's weights ``params [D]``: from the observations in
-    ``work.trunk.acts[0] [O, columns]`` to ``work.q [A, columns]`` (`DuelingQNetwork`, or `MLP.forward` if not
-    dueling)."""
+    """Compute the action values ``work.q [A, columns]`` of the observations in ``work.trunk.acts[0] [O, columns]``,
+    with a member's weights ``params [D]`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
     network = agent.network
     nets.forward(network.trunk, params, work.trunk)
     depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]

@@ -99,8 +99,7 @@ class Agent(StepAgent):
     def _noise_blocks(self) -> NoiseBlocks:
         """Return the source of the random numbers of every step, by name. "rows" and "starts" choose rows of the replay
         buffer: for the batch, and for the starts of imagined rollouts. "act" and "imagined" choose actions: in the
-        environment, and in imagined rollouts. The other names, such as "fit", are methods of the model that take these
-        numbers."""
+        environment, and in imagined rollouts. Other names, such as "fit", are methods of the model that need them."""
         config = self.config
         # Sampler -> name -> shape without the axis of members: ``{Streams.uniform: {"rows": (1, 320)}, ...}``.
         draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = defaultdict(dict)
@@ -194,8 +193,7 @@ class Agent(StepAgent):
         return losses | {"loss": self._latest_update.loss.clone()}
 
     def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
-        """Compute an update of the action values: from the transitions of ``batch`` or, with a model, from imagined
-        rollouts that start there."""
+        """Compute an update of the action values, from the transitions of ``batch`` or imagined rollouts from there."""
         if self.config.model == "none":
             return replay_update(self.values, batch)
         return imagined_update(self.values, self.model, batch, random_numbers)
@@ -219,8 +217,7 @@ class Agent(StepAgent):
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``, with weights ``flat_parameters [M, D]`` of
-        the action values; the first if several are equally good. Latent models sample from the encoder, as in
-        training, with ``streams``."""
+        the action values; the first of equally good ones. Latent models sample latents by ``streams``."""
         noise = None
         if "encode" in self.model.noise_shapes:  # a latent model
             noise = self.model.sample_noise(streams, obs.shape[1], self.model.latents.num_features).to(obs.device)

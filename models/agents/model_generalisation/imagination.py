@@ -103,8 +103,7 @@ class Gaussian:
         return mean, std + self.min_std if encoder else std
 
     def sample(self, params: Params, noise: Tensor) -> Tensor:
-        """Sample latents ``[M, B, size]`` by standard normal ``noise [M, B, num_features]``, with gradients to
-        ``params``."""
+        """Sample latents ``[M, B, size]`` by normal ``noise [M, B, num_features]``, with gradients to ``params``."""
         mean, std = params
         latent = mean + std * noise
         return latent.tanh() if self.applies_tanh else latent
@@ -146,8 +145,7 @@ class ModelSpec:
 class Imagination(nn.Module):
     """Base class of models. A model encodes observations as inputs of the action values (`encode`), learns from a batch
     (`fit`), and imagines a rollout step by step (`begin`, `step`). The argument ``noise`` of these methods are their
-    random numbers (`Noise`). An agent without a model has an instance of this class, which returns observations as
-    inputs of the action values."""
+    random numbers (`Noise`). An agent without a model uses this class, whose `encode` returns the observations."""
 
     sample_noise: Callable[..., Tensor] = staticmethod(Streams.uniform)  # samples the random numbers of the methods
     optimizer: AdamW | None = None  # None if there is nothing to learn
@@ -166,8 +164,7 @@ class Imagination(nn.Module):
         return {}
 
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
-        """Return the first states of the rollouts that start from the batch ``start``, and the inputs of the action
-        values in these states."""
+        """Return the first states of rollouts from the batch ``start``, and the inputs of the action values in them."""
         features = self.encode(start["obs"], noise)
         return features, features
 
@@ -253,8 +250,7 @@ class _LearnedModel(Imagination):
         }
 
     def update_model(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take one gradient step on the weighted sum of ``losses``, ``{name: [M, B]}``. Return their unweighted means,
-        ``{name: [M]}``."""
+        """Make a gradient step on the weighted sum of ``losses {name: [M, B]}``. Return unweighted means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
         total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]  # 0 with a gradient
@@ -356,8 +352,7 @@ class LatentModel(_LearnedModel):
 
     def _obs_loss(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Return the negative log-likelihood ``[M, B]`` of ``obs [M, B, O]`` for ``outputs`` of the decoder: logits of
-        bits, or means of numbers. With ``learn_obs_variance``, numbers from which standard deviations are computed
-        follow the means."""
+        bits, or means of numbers and, with ``learn_obs_variance``, the inverse softplus of standard deviations."""
         if self.spec.has_bits:
             return bit_nll(outputs, obs).sum(2)
         if not self.config.learn_obs_variance:

@@ -50,8 +50,7 @@ class Transitions(ReplayBuffer):
 class States(ReplayBuffer):
     """A replay buffer of states of the environment ``dynamics`` (`envs.tensor.Dynamics`), from which imagined rollouts
     start. Integers are stored in two bytes. Seed and time, the first two columns of a state of `ChanceDynamics`, are
-    not stored and are 0 in a batch. Imagined steps do not need them, because their random numbers are arguments of
-    ``advance``."""
+    not stored and are 0 in a batch: imagined steps get their random numbers as arguments."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
         if hasattr(dynamics, "advance"):  # `ChanceDynamics`
@@ -136,10 +135,9 @@ class ActionValues(nn.Module):
     def td_update(
         self, td_target: Tensor, features: Tensor, activations: list[Tensor], action: Tensor, weight: Tensor | None
     ) -> Update:
-        """Compute the loss ``mean(weight (Q(features)[action] - td_target)^2)`` and its gradient with respect to the
-        weights. ``td_target``, ``action`` and ``weight`` (None: 1) are ``[M, B]``. ``activations`` of all layers are
-        the result of ``q_network.activations`` for ``features [M, B, F]``. Even with weights, the mean is the sum
-        divided by B."""
+        """Compute the loss ``sum(weight (Q(features)[action] - td_target)^2) / B`` and its gradient. ``td_target``,
+        ``action`` and ``weight`` (None: 1) are ``[M, B]``. ``activations`` of all layers are the result of
+        ``q_network.activations`` for ``features [M, B, F]``."""
         action_mask = one_hot(action, self.num_actions).float()
         chosen_q = (activations[-1] * action_mask).sum(2)  # the last activations are the action values [M, B, A]
         error = chosen_q - td_target
@@ -152,8 +150,7 @@ class ActionValues(nn.Module):
 
 
 def exploration_noise(config: Config, num_actions: int) -> tuple[Callable[..., Tensor], int]:
-    """Return how to sample the random numbers that `explore` needs: a method of `Streams`, and the number of random
-    numbers for one action."""
+    """Return how to sample the random numbers for `explore`: a method of `Streams`, and their number per action."""
     if config.exploration_strat == "softmax":
         return Streams.gumbel, num_actions
     return Streams.uniform, 2  # the first decides whether to explore, the second chooses the action
@@ -187,8 +184,8 @@ def replay_update(values: ActionValues, batch: Batch) -> Update:
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute. On
-    a GPU, it is captured as a graph. Results are rounded differently than without compilation. Raises SettingError on a
-    CPU without a C++ compiler."""
+    a GPU, it is captured as a graph. Its results are rounded differently. Raises SettingError without a C++ compiler on
+    a CPU."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
         line = "compile is True, but no C++ compiler is on the PATH; allowed here: false"

@@ -33,8 +33,7 @@ _COLLAPSE_THRESHOLD = 1e-6  # a policy has collapsed if its entropy is below thi
 
 
 class Agent(EpisodeAgent):
-    """M members of one policy-gradient agent. Between epochs it keeps weights, Adam's moments and numbers of steps, but
-    no episodes."""
+    """M members of a policy-gradient agent, which learn from batches of whole episodes and keep no old episodes."""
 
     action_kinds = (Discrete,)
     takes_images = True
@@ -100,8 +99,7 @@ class Agent(EpisodeAgent):
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
         """Return the return-to-go of every step, ``[T, M, E]``: the discounted return or, if ``gae_lambda`` is set, the
-        TD(lambda) return. ``values [M, N]`` are the state values of the same steps in the order of `join_episodes`,
-        None without a value network."""
+        TD(lambda) return. ``values [M, N]``, if there is a value network, are state values (see `join_episodes`)."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
         final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
@@ -143,9 +141,8 @@ class Agent(EpisodeAgent):
         return metrics
 
     def _anneal(self) -> None:
-        """Set the learning rates of this update, which fall linearly to 0 over the run. A run is limited by a number of
-        epochs, by a number of steps of each member (``budget``), or by both. With both, the smaller learning rate
-        applies."""
+        """Set the learning rates of this update, which fall linearly to 0 over the run. The run is limited by epochs,
+        by steps of each member (``budget``), or by both. With both, the smaller learning rate applies."""
         remaining_by_epochs = 1.0  # fraction of the run that is left
         if self.config.epochs:
             done_epochs = self.optimizers[0].param_groups[0]["step_count"]  # the policy makes one step per epoch
@@ -189,8 +186,7 @@ class Agent(EpisodeAgent):
         return {name: value.detach() for name, value in losses.items()}
 
     def _step(self, optimizer: Adam) -> Tensor:
-        """Make a step of ``optimizer`` with clipped gradients, and reset these. Return their norm ``[M]`` before
-        clipping."""
+        """Make a step with clipped gradients, and reset these. Return their norm ``[M]`` before clipping."""
         (group,) = optimizer.param_groups
         norm = clip_gradients(group["params"], self.config.max_grad_norm)
         optimizer.step()

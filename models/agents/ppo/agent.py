@@ -130,9 +130,8 @@ class Agent(InnerAgent):
         self.episodes += done.sum(1)
 
     def learn(self) -> Tensor:
-        """Make all passes over the rollout if the current step completed it. With ``target_kl``, the updates of a
-        member end before the first minibatch with a KL divergence above 1.5 ``target_kl``. Return the loss ``[M]`` of
-        the latest pass."""
+        """Make all passes over the rollout if the current step completed it. With ``target_kl``, a member's updates end
+        before the first minibatch with a KL divergence above 1.5 ``target_kl``. Return the loss of the latest pass."""
         if self.steps % self.rollout_steps:  # the rollout is not full
             return self.loss
         config, batch = self.config, self.rollout_batch()
@@ -174,9 +173,8 @@ class Agent(InnerAgent):
 
     @torch.enable_grad()
     def update(self, minibatch: Batch, active: Tensor) -> dict[str, Tensor]:
-        """Make a gradient step on a minibatch, in the members ``active [M]`` bool. With ``target_kl``, members whose KL
-        divergence is above 1.5 ``target_kl`` make no step, and become False in ``active``, in place. Return statistics,
-        ``{name: [M]}``."""
+        """Make a gradient step on a minibatch, in the members ``active [M]`` bool. Return statistics, ``{name: [M]}``.
+        With ``target_kl``, members whose KL divergence is too large make no step, and become False in ``active``."""
         config = self.config
         self.optimizer.zero_grad()
         loss, statistics = self.ppo_loss(minibatch)
@@ -211,8 +209,7 @@ class Agent(InnerAgent):
         return loss, {name: values.detach() for name, values in statistics.items()}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the minibatches of one pass over the rollout, shuffled for each member separately. A single minibatch
-        is not shuffled."""
+        """Yield the minibatches of one pass over the rollout, shuffled for each member unless there is only one."""
         if self.batch_size == self.rollout_size:
             yield batch
             return

@@ -212,8 +212,7 @@ def _moments_scale(moments, m, i):
 
 
 def begin_step(agent, work, m, obs):
-    """Update the moments of observations of member ``m`` by ``obs [E, O]``, and copy them to its parameters
-    (`Agent.act`)."""
+    """Update the moments of member ``m`` by ``obs [E, O]``, and copy them to its parameters (`Agent.act`)."""
     if agent.moments_at >= 0:
         params = agent.flat_parameters[m]
         for i in range(agent.obs_size):
@@ -264,8 +263,7 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _normalize_rewards(agent, m, t):
-    """Divide the rewards of member ``m`` at step ``t`` by the running standard deviation of their discounted sums
-    (`Agent.observe`)."""
+    """Divide the rewards of step ``t`` by the running deviation of their discounted sums (`Agent.observe`)."""
     sums = agent.discounted_sum[m]
     first_row = (agent.steps + t) % agent.rollout_steps * len(sums)
     reward_at = agent.reward_at  # discount and done follow
@@ -283,9 +281,9 @@ def _normalize_rewards(agent, m, t):
 
 @compiled
 def _run_network(agent, net, layers, m, minibatch, count, obs_at):
-    """Run the network ``net`` of member ``m`` on the observations in the rows ``minibatch[:count]`` of the rollout, and
-    on 0 in the remaining columns of its memory ``layers`` (`nets.Layers`). ``obs_at`` is 0, or O for the next
-    observations."""
+    """Run the network ``net`` of member ``m`` in its memory ``layers`` (`nets.Layers`): on the observations (``obs_at``
+    0) or the next observations (``obs_at`` O) of the rows ``minibatch[:count]`` of the rollout, in other columns on 0.
+    """
     for i in range(agent.obs_size):
         for column in range(count):
             layers.acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
@@ -510,8 +508,8 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 @compiled
 def _minibatch_loss(agent, work, m, count):
-    """Return the loss of the minibatch of the rows ``work.minibatch[:count]``, and write its gradient to
-    ``work.grad``."""
+    """Return the loss on the rows ``work.minibatch[:count]`` of the rollout. Write its gradient to ``work.grad
+    [D]``."""
     params, row_weight = agent.flat_parameters[m], _ONE / np.float32(count)
     _run_network(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
     _run_network(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)
@@ -527,9 +525,8 @@ def _minibatch_loss(agent, work, m, count):
 
 
 def improve(agent, work, m, t):
-    """Normalise the rewards of member ``m`` at step ``t``, and make all passes over the rollout if the step completes
-    it (`Agent.learn`). Write the loss and the statistics of the last pass to ``agent``, as means over its
-    minibatches."""
+    """Normalise the rewards of step ``t``, and make all passes over the rollout of member ``m`` if the step completes
+    it (`Agent.learn`). Write loss and statistics of the last pass to ``agent``, as means over its minibatches."""
     if agent.return_moments.mean.shape[1]:
         _normalize_rewards(agent, m, t)
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block

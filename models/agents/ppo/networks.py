@@ -28,8 +28,8 @@ class Categorical:
         self.num_outputs = actions.n  # outputs of the policy network
 
     def sample(self, logits: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions ``[M, E]`` from ``logits [M, E, A]`` by Gumbel ``noise [M, E, A]``: the argmax of their sum is
-        a sample of the softmax."""
+        """Sample actions from the softmax, ``logits [M, E, A] -> [M, E]``, as argmax of logits plus Gumbel
+        ``noise``."""
         return (logits + noise).argmax(2)
 
     def greedy_action(self, logits: Tensor) -> Tensor:
@@ -84,8 +84,7 @@ class Gaussian:
         return -(gaussian_nll(z, torch.zeros_like(z)) + log_std.unsqueeze(1)).sum(2)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        """Return the entropy in nats, ``[M]``, equal for all means. Each number of an action has ``(1 + log(2 pi)) / 2
-        + log_std``."""
+        """Return the entropy ``sum((1 + log(2 pi)) / 2 + log_std)`` in nats, ``[M]``. It does not depend on means."""
         return (0.5 + HALF_LOG_TWO_PI + log_std).sum(1)
 
 
@@ -99,9 +98,8 @@ POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # gains of the initial weights of the last 
 
 
 class Views(NamedTuple):
-    """The parts of the parameters ``[M, D]`` of M members, as views that share their memory. ``mean`` and ``scale`` of
-    observations are ``[M, O]``, or ``[M, 0]`` if observations are not normalised. ``scale`` is 1 / standard
-    deviation."""
+    """The parts of the parameters ``[M, D]`` of M members, as views that share their memory. ``mean`` and ``scale`` (1
+    / standard deviation) of observations are ``[M, O]``, or ``[M, 0]`` if observations are not normalised."""
 
     actor: Tensor  # weights of the policy network
     critic: Tensor  # weights of the value network
@@ -164,8 +162,7 @@ class ActorCritic:
         return torch.cat([actor, critic, log_std, *trunk_weights, means, scales, padding], 1)
 
     def _initial_network(self, network: MLP, gain: float, streams: Streams) -> Tensor:
-        """Sample initial weights ``[M, size]`` of a network. With the setting ``orthogonal``, the weight of the last
-        layer has this ``gain``."""
+        """Sample initial weights ``[M, size]`` of a network. If ``orthogonal``, its last layer has this ``gain``."""
         flat = network.initial(streams)
         if self.orthogonal:
             output_weight, _ = network.layers(flat)[network.depth - 1]  # a view, so ``flat`` changes with it

@@ -74,8 +74,8 @@ class Agent(TwinCriticAgent):
         return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update actor, temperature and target critics on the minibatch ``obs [M, B, O]``, in the members ``mask [M]``
-        bool (None: all)."""
+        """Update actor, temperature and target critics on ``obs [M, B, O]``, in the members ``mask [M]`` (None:
+        all)."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:

@@ -175,8 +175,7 @@ class Agent(EpsilonGreedy):
 
     @property
     def lr_factor(self) -> float:
-        """The factor that ``anneal_lr`` puts on the learning rates in the latest step; before any step, in the
-        first."""
+        """The factor on the learning rates (``anneal_lr``) in the latest step or, before any step, in the first."""
         return self.lr_factor_at(max(0, self.steps - 1))
 
     def values(self, obs: Tensor) -> Tensor:

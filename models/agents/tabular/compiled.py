@@ -158,9 +158,8 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 def improve(agent, work, m, t):
-    """Update the table of member ``m`` by step ``t`` in each environment, which `remember` has written to ``work``
-    (`Agent.learn`). Until the member has finished ``init_episodes`` episodes, no value changes, and ``agent.loss[m]``
-    is NaN."""
+    """Update the table of member ``m`` by step ``t`` in each environment, which is in ``work`` (`Agent.learn`). Before
+    the member has finished ``init_episodes`` episodes, no value changes, and ``agent.loss[m]`` is NaN."""
     envs = len(work.entries)
     if len(agent.visits):  # count bonus
         for e in range(envs):

@@ -13,9 +13,8 @@ from models.streams import Streams
 
 class Agent(TwinCriticAgent):
     """TD3. The TD target is ``r + discount * min Q_target(s', a')``, and a' is the action of the target actor with
-    clipped noise. After every ``policy_delay`` updates of the critics of a member, the actor makes a gradient step that
-    raises the value of the first critic, and all target networks are updated. Source: Fujimoto et al. 2018, algorithm
-    1."""
+    clipped noise. After every ``policy_delay`` updates of a member's critics, the actor makes a gradient step that
+    raises the first critic's value, and all target networks are updated. Source: Fujimoto et al. 2018, algorithm 1."""
 
     clips_target: ClassVar[bool] = True  # whether target actions are clipped to [-1, 1]
 
@@ -26,8 +25,7 @@ class Agent(TwinCriticAgent):
         return weights
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return exploring actions ``[M, E, A]`` in [-1, 1]: tanh of the actor's ``outputs [M, E, A]`` plus normal
-        noise."""
+        """Return exploring actions in [-1, 1], ``[M, E, A]``: tanh of the actor's ``outputs [M, E, A]`` plus noise."""
         return torch.add(outputs.tanh(), random_numbers["explore"], alpha=self.config.action_std).clamp(-1, 1)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:

@@ -37,9 +37,8 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _write_actions(agent, work, m, t, update, is_target):
-    """Convert the outputs of the actor, which has run on the minibatch, to actions, and write these to the first
-    critic's inputs ``work.critic1.acts[0]`` (`Agent._actions`). `critics.make_delayed_improve` describes the
-    arguments."""
+    """Convert the actor's outputs for a minibatch to actions (`Agent._actions`), and write them to the first critic's
+    inputs ``work.critic1.acts[0]``. `critics.make_delayed_improve` describes the arguments."""
     outputs = work.actor.acts[len(agent.actor.sizes) - 1]  # [A, B]
     for i in range(agent.action_size):
         for column in range(len(work.td_target)):

@@ -59,8 +59,7 @@ class Agent(td3.Agent):
         return initial * (1 - (1 - FINAL_SHARE) * progress)  # falls linearly to this share of ``initial``
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Sample exploring action vectors ``[M, E, A]`` from the actor's logits ``outputs [M, E, A]``, and add normal
-        noise."""
+        """Sample action vectors ``[M, E, A]`` from the actor's logits ``outputs [M, E, A]``, and add normal noise."""
         vectors = self._sample_vectors(outputs, random_numbers["act_gumbel"], self.flat_parameters)
         return torch.add(vectors, random_numbers["explore"], alpha=self.config.action_std)
 

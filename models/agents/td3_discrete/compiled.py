@@ -43,8 +43,7 @@ make_members = partial(critics.make_members, Members)
 
 @compiled
 def _temperature(agent, m, params):
-    """Return the temperature of member ``m`` for ``params [D]``, the parameters of its actor or of its target actor
-    (`Agent.temperature`)."""
+    """Return the temperature of member ``m`` for its actor or target actor ``params [D]`` (`Agent.temperature`)."""
     if agent.gumbel_temperature == _LEARNED:  # the last parameter is its logarithm
         return np.exp(params[len(params) - 1])
     if agent.gumbel_temperature == _FIXED:
