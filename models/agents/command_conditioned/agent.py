@@ -163,8 +163,7 @@ class Agent(EpisodeAgent):
         """Return two mean losses ``[M]`` of the policy on the steps ``rows [M, B]``: one to minimise, with exponential
         weights if they are on, and one to report, without weights or gradient."""
         config = self.config
-        obs, action, *command = self.memory.gather(rows, ["obs", "action", *self._command_fields])
-        loss = self._fit_loss(obs, action, command)
+        loss = self._fit_loss(self.memory, rows)
         unweighted_loss = loss.detach().mean(1)
         if config.expo_weighting:
             score_field = "advantage" if config.desire_advantage else "cum_rew"
@@ -172,23 +171,21 @@ class Agent(EpisodeAgent):
             loss = loss * exponential_weights(score, config.beta, config.max_weight)
         return loss.mean(1), unweighted_loss
 
-    def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
-        """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
-        squared error of continuous actions in half-ranges. ``command`` is the list of `_command_fields`, ``[M, B]``."""
+    def _fit_loss(self, memory: EpisodeMemory, rows: Tensor) -> Tensor:
+        """Return the loss ``[M, B]`` of the policy on the actions of the steps ``rows [M, B]`` in ``memory``, whose
+        commands are what these actions have achieved. It is the cross-entropy of discrete actions, or the squared error
+        of continuous actions in units of half their range."""
+        # Ranks are not stored, because they change with the quantile network. They follow from the return-to-go.
+        fields = ["rtg" if name == "rank" else name for name in self.commands.names]
+        obs, action, *command = memory.gather(rows, ["obs", "action", *fields])
         if self.config.desire_rank:
             column = self.commands.column["rank"]
-            command[column] = self.rank(obs, command[column])  # replaces the returns-to-go, its inputs
+            command[column] = self.rank(obs, command[column])
         outputs = self(obs, torch.stack(command, dim=-1))
         self._outputs = outputs.detach()
         if self.is_discrete:
             return cross_entropy(outputs, action)
         return squared_error(outputs, (action - self.middle) / self.half_width)
-
-    @property
-    def _command_fields(self) -> list[str]:
-        """Names of the fields in memory that are the commands of a step. Ranks are not stored, because they change with
-        the quantile network: their field is the return-to-go, of which `_fit_loss` computes the rank."""
-        return ["rtg" if name == "rank" else name for name in self.commands.names]
 
     @torch.no_grad()
     def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
@@ -271,19 +268,18 @@ class Agent(EpisodeAgent):
         return GreedyNetwork(layers, activations, head, command=self.commands.member_commands(member, command))
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return which members have a uniform policy. Only policies of discrete actions are checked: their loss is
-        ln(A) if they are uniform, and the loss of continuous actions has no such value."""
-        if not isinstance(self.spaces.actions, Discrete):
+        """Return which members have a uniform policy, ``[M]`` bool, and a message about it for the user. A uniform
+        policy of A discrete actions has the loss ln(A). Policies of continuous actions are not checked."""
+        if not self.is_discrete:
             return super().has_collapsed(metrics)
-        uniform_loss = math.log(self.spaces.actions.n)
-        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
+        uniform_loss = math.log(self.num_outputs)
+        text = f"the policy loss has sat at ln({self.num_outputs}) = {uniform_loss:.3f}: the policy"
         advice = "look at the command scales (reward_scale, horizon_scale) and lr"
         is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
         return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
-        """Return the status of the base class and the number of steps in memory. If a command is a return, return also
-        the smallest and the largest return in memory."""
+        """Return the status of the base class, the number of steps in memory, and its smallest and largest return."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
         episode_returns = self._episode_returns()
@@ -293,8 +289,7 @@ class Agent(EpisodeAgent):
         return status
 
     def _episode_returns(self) -> list[Tensor]:
-        """Return for each member the returns ``[N]`` of the N episodes in its memory, discounted if commanded returns
-        are. Empty if no command is a return."""
+        """Return for each member the (discounted) returns ``[N]`` of N episodes in memory, if a command is a return."""
         if "return" not in self.command_names:
             return []
         return [torch.stack([episode.extras["return"] for episode in episodes]) for episodes in self.memory.episodes]
@@ -308,8 +303,7 @@ class Agent(EpisodeAgent):
             memory.add(member, member_episodes[::-1])  # the memory reverses them again
         num_samples = self.config.num_val_batches * self.config.batch_size
         (rows,) = memory.sample(self.streams.fork(), 1, num_samples)
-        obs, action, *command = memory.gather(rows, ["obs", "action", *self._command_fields])
-        return self._fit_loss(obs, action, command).mean(1)
+        return self._fit_loss(memory, rows).mean(1)
 
     @torch.no_grad()
     def _refresh_advantages(self) -> None:
@@ -367,8 +361,7 @@ class Agent(EpisodeAgent):
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return for each member the state values ``[n]`` of its observations ``obs[member] [n, *O]``, in units of
-        reward. The number n may differ between members."""
+        """Return each member's state values ``[n]`` in units of reward, for ``obs[member] [n, *O]``; n may differ."""
         # Chunks of a fixed shape, because the rounding of a matrix product may depend on the length of the batch, which
         # is the largest n of all members.
         size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
@@ -391,9 +384,8 @@ class Agent(EpisodeAgent):
         return self.state_network(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _value_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss ``[M]`` of the value or quantile network on the steps ``rows [M, B]``, in units of
-        `_value_scale`, twice: with gradient (to minimise) and without (to report). It is the squared error of values,
-        or the pinball loss of quantiles."""
+        """Return the mean squared error ``[M]`` of values, or the pinball loss of quantiles, on the steps ``rows [M,
+        B]``, in units of `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
         obs, target = self.memory.gather(rows, ["obs", "rtg" if self.config.desire_rank else "value_target"])
         scaled_target = target / self._value_scale().unsqueeze(1)
         if self.config.desire_rank:

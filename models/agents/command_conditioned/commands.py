@@ -109,8 +109,8 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def _sample_ranks(self, envs: int, streams: Streams) -> Tensor:
-        """Sample commanded ranks ``[M, envs]``, below ``rank_min`` with probability ``rank_low_share``. One uniform
-        number chooses both whether a rank is low and the rank."""
+        """Sample commanded ranks ``[M, envs]``: U(0, rank_min) with probability ``rank_low_share``, otherwise
+        U(rank_min, rank_max). One uniform number chooses both whether a rank is low and the rank."""
         rank_min, rank_max, low_share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
         uniform = streams.uniform(envs)
         # Numbers from ``low_share`` to 1 are stretched to [0, 1), and so are the numbers below it.
@@ -229,9 +229,9 @@ class Commands(nn.Module):
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Set ``scale [M, C]``, the factors on commands as inputs of the network: the setting ``horizon_scale`` or
-        ``reward_scale``, if that is set. Otherwise they are `SCALED_LIMIT` / reach, so that scaled commands are in
-        about [-5, 5]. Ranks have reach 1."""
+        """Set ``scale [M, C]``, the factors on commands as inputs of the network: ``horizon_scale`` or
+        ``reward_scale``, if set, otherwise `SCALED_LIMIT` / reach, so that inputs are in about [-5, 5]. Ranks have
+        reach 1."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale

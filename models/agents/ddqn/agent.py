@@ -22,9 +22,8 @@ from models.streams import NoiseBlocks, Streams, integers_below, lockstep_stream
 class DuelingQNetwork:
     """Dueling network: action values ``Q = V + A - mean(A)`` from a state value V and advantages A. A first network,
     whose last layer has no activation, computes features, from which two networks with one hidden layer each compute V
-    and A. ``sizes`` are the size of an observation, the hidden widths and the number of actions. Source: Wang et al.
-    2016, eq. 9, with the mean over the actions of each state. With ``dueling_mean="batch"``, the mean is over the whole
-    batch too, as in the public code of Ferreira et al."""
+    and A. ``sizes`` are the size of an observation, the hidden widths and the number of actions. The mean is over the
+    actions (Wang et al. 2016, eq. 9) or, with ``dueling_mean="batch"``, over the whole batch too (Ferreira et al.)."""
 
     def __init__(self, config: Config, sizes: list[int]):
         width = config.feature_dim

@@ -13,15 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.agents.model_generalisation import imagination
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.imagination import (
-    Imagination,
-    LatentModel,
-    ModelSpec,
-    PerfectModel,
-    SimpleModel,
-    imagined_update,
-)
 from models.agents.model_generalisation.values import (
     ActionValues,
     States,
@@ -71,17 +64,18 @@ class Agent(StepAgent):
         self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined rollouts per update
         members = len(self.seeds)
         has_bits = _has_bits(config, spaces)
-        spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
-        self.model: Any = Imagination(self.obs_size)  # replaces a model: `encode` returns the observations
+        spec = imagination.ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
+        self.model: Any = imagination.Imagination(self.obs_size)  # replaces a model: `encode` returns the observations
         self.replay_buffer: Transitions | States
         if config.model == "perfect":
-            self.model = PerfectModel(dynamics, self.obs_size, self.num_rollouts)
+            self.model = imagination.PerfectModel(dynamics, self.obs_size, self.num_rollouts)
             self.replay_buffer = States(config.buffer_size, members, dynamics, device)
         else:
             if config.model != "none":
-                self.model = SimpleModel(config, spec) if config.model == "simple" else LatentModel(config, spec)
-            columns = Transitions.layout(self.obs_size, self.num_actions, has_bits)
-            self.replay_buffer = Transitions(columns, config.buffer_size, members, device)
+                model_class = imagination.SimpleModel if config.model == "simple" else imagination.LatentModel
+                self.model = model_class(config, spec)
+            sizes = (self.obs_size, self.num_actions, has_bits)
+            self.replay_buffer = Transitions(*sizes, config.buffer_size, members, device)
         self.values = ActionValues(config, self.model.size, self.num_actions, seeds, device)
         optimizers = (self.values.optimizer, self.model.optimizer)
         self.optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
@@ -196,7 +190,7 @@ class Agent(StepAgent):
         """Compute an update of the action values, from the transitions of ``batch`` or imagined rollouts from there."""
         if self.config.model == "none":
             return replay_update(self.values, batch)
-        return imagined_update(self.values, self.model, batch, random_numbers)
+        return imagination.imagined_update(self.values, self.model, batch, random_numbers)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         """Return the network of the action values or, with a latent model, the encoder followed by this network."""

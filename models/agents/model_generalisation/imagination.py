@@ -196,16 +196,14 @@ class PerfectModel(Imagination):
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
-        """Return the next states ``[M, B, K]`` after ``action [M, B]`` in ``state [M, B, K]``, their observations, and
-        the rewards and terminations of the step as a record for `outcomes`."""
+        """Return the next states ``[M, B, K]``, their observations, and (reward, terminated) as a record."""
         # Deterministic dynamics have no noise.
         result = self.dynamics.step(state, action) if noise is None else self.dynamics.advance(state, action, noise)
         next_state, reward, terminated, _ = result
         return next_state, self.dynamics.observe(next_state), (reward, terminated)
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Return the rewards of all T steps of a rollout, and whether the episode continued after them (1 or 0), ``[M,
-        T B]`` each, from the ``records`` of `step`."""
+        """Return rewards and continuations (1 or 0) of all T steps, ``[M, T B]``, from the ``records`` of `step`."""
         reward = torch.cat([step_reward for step_reward, _ in records], 1)
         terminated = torch.cat([step_terminated for _, step_terminated in records], 1)
         return reward, (~terminated).float()
@@ -233,8 +231,7 @@ class _LearnedModel(Imagination):
         }
 
     def named_network(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
-        """Build a network with the numbers of ``inputs`` and ``outputs``. Its ``name`` determines the random generators
-        of its initial weights, so that these do not depend on other networks."""
+        """Build a network with ``inputs`` and ``outputs``. Its ``name`` chooses the streams of initial weights."""
         streams = Streams.from_name(self.spec.seeds, f"weights of {name}")
         return make_network(self.config, inputs, outputs, streams, self.spec.device)
 
@@ -263,8 +260,7 @@ class _LearnedModel(Imagination):
         return {name: mean.detach() for name, mean in means.items()}
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Return the predicted rewards of all T steps of a rollout, and the probabilities that the episode continues
-        after them, ``[M, T B]`` each, from ``features [M, T B, size]`` and ``action [M, T B]``."""
+        """Predict rewards and continuation probabilities ``[M, T B]`` from ``features [M, T B, size]`` and actions."""
         x = self.with_action(features, action)
         return self.reward(x)[..., 0], sigmoid(self.termination(x)[..., 0])
 

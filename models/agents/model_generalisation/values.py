@@ -26,19 +26,15 @@ class Transitions(ReplayBuffer):
     """A replay buffer of transitions. A bit takes one byte, so a transition with observations of O bits takes 2 O + 7
     bytes: two observations, 4 for the reward, 2 for the action, 1 for ``continues``."""
 
-    @staticmethod
-    def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
-        """Return the columns of the buffer, ``{name: (shape, dtype)}``, for observations of ``obs_size`` numbers, or of
-        ``obs_size`` bits if ``bits``."""
-        obs = ((obs_size,), torch.bool if bits else torch.float32)
+    def __init__(
+        self, obs_size: int, num_actions: int, has_bits: bool, capacity: int, members: int, device: torch.device
+    ):
+        """If ``has_bits``, observations are ``obs_size`` bits, else as many numbers."""
+        obs = ((obs_size,), torch.bool if has_bits else torch.float32)  # shape and dtype of a column
         action = ((), torch.int16 if num_actions <= 32_768 else torch.int64)  # int16 reaches up to 32,767
-        return {
-            "obs": obs,
-            "next_obs": obs,
-            "reward": ((), torch.float32),
-            "action": action,
-            "continues": ((), torch.bool),
-        }
+        number, flag = ((), torch.float32), ((), torch.bool)
+        columns: Columns = {"obs": obs, "next_obs": obs, "reward": number, "action": action, "continues": flag}
+        super().__init__(columns, capacity, members, device)
 
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch of B transitions by the random numbers ``uniform [M, B]`` in [0, 1)."""
@@ -76,8 +72,8 @@ class States(ReplayBuffer):
 
 
 def make_network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
-    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` on ``device`` with ``config.hidden_sizes``. ``streams`` are
-    the random generators of initial weights."""
+    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` with ``config.hidden_sizes``, initialised by
+    ``streams``."""
     sizes = (inputs, *config.hidden_sizes, outputs)
     # The parameters of each member are padded to a multiple of `BLOCK` numbers, because Adam's kernel rounds the last
     # elements of an array differently.
@@ -173,9 +169,9 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
 
 
 def replay_update(values: ActionValues, batch: Batch) -> Update:
-    """Compute an update of the action values from replayed transitions, towards the TD targets ``r + gamma *
-    Q_target(s', best)``, or r after termination (Young et al. 2023, "experience replay"). The function changes nothing
-    and has fixed shapes, so that it can be compiled."""
+    """Compute an update of the action values from replayed transitions, towards ``r + gamma * Q_target(s', best)``, or
+    r after termination (Young et al. 2023). The function changes nothing and has fixed shapes, so it can be
+    compiled."""
     obs, next_q = batch["obs"], values.bootstrap_value(batch["next_obs"])
     # reward + discount * continues * next_q
     td_target = torch.addcmul(batch["reward"], batch["continues"], next_q, value=values.config.discount)
@@ -183,9 +179,8 @@ def replay_update(values: ActionValues, batch: Batch) -> Update:
 
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute. On
-    a GPU, it is captured as a graph. Its results are rounded differently. Raises SettingError without a C++ compiler on
-    a CPU."""
+    """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute, and
+    results are rounded differently. On a GPU, it becomes a graph; on a CPU, SettingError without a C++ compiler."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
         line = "compile is True, but no C++ compiler is on the PATH; allowed here: false"

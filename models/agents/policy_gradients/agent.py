@@ -159,8 +159,7 @@ class Agent(EpisodeAgent):
             optimizer.lr_factor = lr_factor
 
     def training_state(self) -> dict[str, Any]:
-        """Return the state on which `_anneal` depends: ``taken [M]``, the number of steps that members have learned
-        from, and ``budget``. Empty without ``anneal_lr``."""
+        """Return the state of `_anneal`: ``taken [M]``, the steps that members learned from, and ``budget``."""
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -200,8 +199,7 @@ class Agent(EpisodeAgent):
 
 
 class SoftmaxPolicy(Policy):
-    """Policy for ``envs`` episodes of each member, whose actions are sampled by ``streams`` (random generators) if
-    ``sample``, otherwise the most likely actions."""
+    """Policy for ``envs`` episodes of each member: actions sampled by ``streams`` if ``sample``, else the likeliest."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
@@ -221,8 +219,7 @@ class SoftmaxPolicy(Policy):
 class ActorCritic(nn.Module):
     """Computes logits ``[M, B, A]`` of the actions and, if the baseline is a value network, state values ``[M, B]``.
     There are two networks, or with ``shared_trunk`` one network, whose last output is the value. Images first pass
-    through convolutions (``trunk``), which the loss of the policy trains, but not the loss of a separate value
-    network."""
+    through convolutions (``trunk``), which the loss of a separate value network does not train."""
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
@@ -307,8 +304,7 @@ def join_episodes(values: Tensor, valid: Tensor, length: int) -> Tensor:
 
 
 def split_episodes(values: Tensor, valid: Tensor) -> Tensor:
-    """Undo `join_episodes`: convert ``values [M, N]`` of the steps of joined episodes to ``[T, M, E]``, with zeros at
-    steps that are not ``valid [T, M, E]``."""
+    """Undo `join_episodes`: ``values [M, N] -> [T, M, E]``, with zeros at steps that are not ``valid [T, M, E]``."""
     counts = valid.sum((0, 2)).tolist()  # [M]
     without_padding = torch.cat([row[:count] for row, count in zip(values, counts, strict=True)])
     valid_by_episode = valid.movedim(0, 2)  # [M, E, T], so that the mask selects one episode after another

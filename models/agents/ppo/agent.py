@@ -53,9 +53,8 @@ class Batch(NamedTuple):
 
 
 class Agent(InnerAgent):
-    """PPO or A2C. E is ``config.num_envs``. Steps are collected until the rollout is full. Then `learn` makes all
-    passes over it. After other steps, `learn` only returns the last loss. ``flat_parameters`` includes the critic,
-    because one optimiser trains both networks."""
+    """PPO or A2C. Steps of E = ``config.num_envs`` environments are collected until the rollout is full. Then `learn`
+    makes all passes over it. ``flat_parameters`` includes the critic, because one optimiser trains both networks."""
 
     action_kinds = (Discrete, Continuous)
     takes_images = True
@@ -113,9 +112,8 @@ class Agent(InnerAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step ``[M, E, ...]`` in the rollout, with observations and rewards normalised as the settings say.
-        The stored action is the sample of `act` before clipping, not ``action``. ``discount`` is 0 after termination,
-        ``done`` also True after truncation."""
+        """Store the step ``[M, E, ...]`` in the rollout, normalised as the settings say. The stored action is the
+        sample of `act` before clipping. ``discount`` is 0 after termination, ``done`` also True after truncation."""
         if self.return_moments is not None:
             # As in Gymnasium's NormalizeReward, the constant discount is used: ends of episodes reset the sum below.
             self.discounted_sum = self.discounted_sum * self.config.discount + reward
@@ -155,8 +153,7 @@ class Agent(InnerAgent):
 
     @torch.no_grad()
     def rollout_batch(self) -> Batch:
-        """Return the rollout with values, log-probabilities, advantages and returns of the current weights. Also write
-        the explained variance to ``logged``."""
+        """Return the rollout with values, log-probabilities, advantages and returns of the current weights."""
         # [N, M, ...] -> [M, N, ...], N = T E for T steps in E environments
         columns = {name: column.transpose(0, 1).contiguous() for name, column in self.rollout.rows().items()}
         obs, next_obs, action, reward = columns["obs"], columns["next_obs"], columns["action"], columns["reward"]
@@ -255,9 +252,8 @@ class Agent(InnerAgent):
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learning_steps: Tensor) -> Tensor:
-        """Return the number of updates of each member in the latest ``steps`` steps, ``[M]``. Minibatches that a member
-        has skipped (``target_kl``) do not count. Reset the count of skipped minibatches. Only shape and dtype of
-        ``learning_steps [M]`` are used."""
+        """Return the number of updates of each member in the latest ``steps`` steps, ``[M]``, without skipped ones
+        (``target_kl``), whose count is reset. Only shape and dtype of ``learning_steps [M]`` are used."""
         update_count = torch.full_like(learning_steps, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count

@@ -404,9 +404,8 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
 
 @compiled
 def _gaussian_gradient(agent, work, m, column, log_prob_grad):
-    """Write d loss / d mean of the action in ``column`` of the minibatch to the last layer of ``work.actor.grads``. Add
-    d loss / d log of the standard deviations to ``work.grad``. ``log_prob_grad`` is d loss / d log-probability
-    (`Gaussian.log_prob`)."""
+    """Write d loss / d mean of the action in ``column`` of the minibatch to the last layer of ``work.actor.grads``, and
+    add d loss / d log_std to ``work.grad``. ``log_prob_grad`` is d loss / d log-probability (`Gaussian.log_prob`)."""
     params, last, row = agent.flat_parameters[m], len(agent.actor.sizes) - 1, work.minibatch[column]
     for i in range(agent.action_size):
         std = np.exp(params[agent.scales_at + i])
@@ -458,8 +457,7 @@ def _policy_loss(agent, work, m, count, row_weight):
 @compiled
 def _value_loss(agent, work, count, row_weight):
     """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as a mean over the first ``count``
-    columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the values to the last
-    layer of ``work.critic.grads``."""
+    columns; ``row_weight`` is 1 / ``count``. Write d loss / d value to the last layer of ``work.critic.grads``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
     gradient[:] = np.float32(0)
@@ -508,8 +506,7 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 @compiled
 def _minibatch_loss(agent, work, m, count):
-    """Return the loss on the rows ``work.minibatch[:count]`` of the rollout. Write its gradient to ``work.grad
-    [D]``."""
+    """Return the loss on the rows ``work.minibatch[:count]`` of the rollout. Write its gradient to ``work.grad``."""
     params, row_weight = agent.flat_parameters[m], _ONE / np.float32(count)
     _run_network(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
     _run_network(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)

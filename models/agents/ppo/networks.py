@@ -28,8 +28,7 @@ class Categorical:
         self.num_outputs = actions.n  # outputs of the policy network
 
     def sample(self, logits: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions from the softmax, ``logits [M, E, A] -> [M, E]``, as argmax of logits plus Gumbel
-        ``noise``."""
+        """Sample actions from the softmax, ``[M, E, A] -> [M, E]``: the argmax of logits plus Gumbel ``noise``."""
         return (logits + noise).argmax(2)
 
     def greedy_action(self, logits: Tensor) -> Tensor:
@@ -51,9 +50,8 @@ class Categorical:
 
 class Gaussian:
     """Distribution of vectors of A independent normal numbers. Means depend on the state, but ``log_std [M, A]``, the
-    logarithms of their standard deviations, do not. Actions are stored before clipping; the environment gets them
-    clipped to its bounds. If ``scaled``, stored actions are relative to the middle of the bounds, in units of half
-    their distance. Initial standard deviations are ``std``."""
+    logarithms of standard deviations, do not; ``std`` is their initial value. Actions are stored before `clip`. If
+    ``scaled``, they are relative to the middle of the environment's bounds, in units of half their distance."""
 
     sample_noise = staticmethod(Streams.normal)  # samples the random numbers of actions
 
@@ -89,8 +87,7 @@ class Gaussian:
 
 
 def make_noise(actions: Categorical | Gaussian, streams: Streams, envs: int) -> NoiseBlocks:
-    """Return the random numbers by which ``actions`` are sampled: ``{"action": [M, envs, A]}`` for each step in
-    ``envs`` environments of each member."""
+    """Return the random numbers by which ``actions`` are sampled: ``{"action": [M, envs, A]}`` for each step."""
     return NoiseBlocks(streams, [(type(actions).sample_noise, {"action": (envs, actions.num_outputs)})])
 
 
@@ -118,8 +115,7 @@ class Views(NamedTuple):
 class ActorCritic:
     """Architecture of the policy and the value network of a member. Its D parameters, a row of a tensor ``[M, D]``, are
     in this order: policy network, value network, ``log_std`` of actions, convolutions, mean and scale of observations,
-    and zeros, so that D is a multiple of `BLOCK`. ``member_config`` is ``config`` with sampled hyperparameters, of
-    which ``hidden_sizes`` are used."""
+    and zeros, so that D is a multiple of `BLOCK`. ``member_config`` (``config`` with samples) has ``hidden_sizes``."""
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
         self.spaces, self.conv_channels = spaces, config.conv_channels
@@ -181,8 +177,8 @@ class ActorCritic:
         return self.trunk(obs, views.trunk) if is_image else obs  # type: ignore[no-any-return]
 
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions ``[M, E]`` or ``[M, E, A]``, not clipped yet, for normalised ``obs [M, E, *O]`` by ``noise [M,
-        E, A]``, with parameters ``flat [M, D]``."""
+        """Sample actions, not clipped yet, for normalised ``obs [M, E, *O]`` by ``noise [M, E, A]``, with parameters
+        ``flat [M, D]``. They are ``[M, E]`` (discrete) or ``[M, E, A]``."""
         views = self.views(flat)
         outputs = self.actor(views.actor, self.features(views, obs))
         return self.actions.sample(outputs, views.log_std, noise)
@@ -205,8 +201,7 @@ class ActorCritic:
 
 
 class PlayPolicy(AgentPolicy):
-    """PPO's policy in evaluations. Actions are sampled if there are ``streams``, random generators (one per member, or
-    one for all members), otherwise greedy."""
+    """PPO's policy in evaluations: sampled with random ``streams`` (one per member, or one for all), else greedy."""
 
     noise: NoiseBlocks | None = None  # set at the first `act`, if there are ``streams``
 

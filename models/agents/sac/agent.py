@@ -39,8 +39,7 @@ class Agent(TwinCriticAgent):
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of a step: as in the base class, and normal numbers ``now``, which sample the
-        actor's actions in the minibatch."""
+        """Return the random numbers of a step: of the base class, and ``now``, which samples the actor's actions."""
         uniform_draw, normal_draw = super()._noise_draws()
         _, shapes = normal_draw
         return [uniform_draw, (Streams.normal, {**shapes, "now": shapes["next"]})]
@@ -63,19 +62,13 @@ class Agent(TwinCriticAgent):
         return self._explore(outputs, {"explore": noise.transpose(1, 2)})
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the soft values ``min Q_target(s', a') - alpha log pi(a'|s')`` of next states s' for sampled actions
-        a', ``next_obs [M, B, O] -> [M, B]``."""
-        next_action, log_prob = self._sample_action(next_obs, random_numbers["next"])
+        """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, B, O] -> [M, B]``."""
+        outputs = self.actor(self.flat_parameters, next_obs)
+        next_action, log_prob = sample(outputs, random_numbers["next"].transpose(1, 2))
         return self.critics.target_values(next_obs, next_action) - self.alpha() * log_prob
 
-    def _sample_action(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample an action for each of ``obs [M, B, O]`` by normal ``noise [M, A, B]``. Return the actions ``[M, B,
-        A]`` and their log-probabilities ``[M, B]``."""
-        return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
-
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update actor, temperature and target critics on ``obs [M, B, O]``, in the members ``mask [M]`` (None:
-        all)."""
+        """Update actor, temperature and target critics on ``obs [M, B, O]``, in the members ``mask`` (None: all)."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:
@@ -88,7 +81,8 @@ class Agent(TwinCriticAgent):
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and
         their log-probabilities ``[M, B]``. No gradient flows into alpha."""
-        action, log_prob = self._sample_action(obs, random_numbers["now"])
+        outputs = self.actor(self.flat_parameters, obs)
+        action, log_prob = sample(outputs, random_numbers["now"].transpose(1, 2))
         q = self.critics(obs, action).amin(1)  # the smaller value
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob
 

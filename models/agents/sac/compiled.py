@@ -66,9 +66,8 @@ def _sample_actions(agent, work, noise):
 
 @compiled
 def _write_actor_gradient(agent, work, m, noise):
-    """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]``, for the observations in the
-    first critic's inputs (`Agent.finish_update`). Actions are sampled by standard normal ``noise [A, B]``, and
-    overwrite the actions in the inputs of both critics."""
+    """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]`` (`Agent.finish_update`). The
+    first critic's inputs have the observations. Actions, sampled by normal ``noise [A, B]``, overwrite the others."""
     params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
     obs_size, action_size, batch_size = agent.obs_size, agent.action_size, len(work.log_prob)
     critics.run_actor(agent, work, m)  # writes the outputs from which actions are sampled

@@ -147,9 +147,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step of member ``m`` in environment ``e`` at index ``e`` of the arrays in ``work``, for `improve`
-    (`Agent.observe`). ``next_obs [S]`` and ``state [K]`` are after the step. ``discount`` is 0 after termination, else
-    1; ``done`` is also True after truncation."""
+    """Store the step of member ``m`` in environment ``e`` in the arrays of ``work``, for `improve` (`Agent.observe`).
+    ``state`` is after the step. ``discount`` is 0 after termination, ``done`` also True after truncation."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
@@ -186,7 +185,6 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` for ``obs [S]`` in ``state [K]`` (`Agent.policy_actions`). ``scratch`` and
-    ``continuous_action`` are not used."""
+    """Return the best action of member ``m`` for ``obs [S]`` in ``state [K]`` (`Agent.policy_actions`)."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return argmax(player.rows[row], player.rows.shape[1])

@@ -29,8 +29,7 @@ class Agent(TwinCriticAgent):
         return torch.add(outputs.tanh(), random_numbers["explore"], alpha=self.config.action_std).clamp(-1, 1)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return actions ``[M, E, A]`` in [-1, 1] for the actor's ``outputs [M, E, A]`` in evaluations. With the random
-        generators ``streams``, they have noise as in training."""
+        """Return actions in [-1, 1] for evaluations, ``[M, E, A] -> [M, E, A]``; with ``streams``, they have noise."""
         if streams is None:
             return outputs.tanh()
         return self._explore(outputs, {"explore": streams.normal(*outputs.shape[1:])})

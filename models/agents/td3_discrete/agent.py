@@ -90,8 +90,7 @@ class Agent(td3.Agent):
         return self._explore(outputs, {"act_gumbel": gumbel, "explore": normal})
 
     def _actions(self, outputs: Tensor, random_numbers: dict[str, Tensor], is_target: bool = False) -> Tensor:
-        """Sample action vectors for the critics, ``[M, B, A]``, from logits ``outputs [M, B, A]`` of the actor or, if
-        ``is_target``, of the target actor."""
+        """Sample action vectors ``[M, B, A]`` for the critics from logits ``outputs [M, B, A]`` of an actor."""
         if is_target:
             return self._sample_vectors(outputs, random_numbers["next_gumbel"], self.target_parameters)
         return self._sample_vectors(outputs, random_numbers["gumbel"], self.flat_parameters)

@@ -113,9 +113,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_output_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss with respect to the logits to the last layer of ``work.actor.grads``, and
-    with respect to the logarithm of the temperature to the last number of ``work.actor_grad``.
-    `critics.make_delayed_improve` describes the arguments."""
+    """Write the gradient of the actor's loss: d loss / d logits to the last layer of ``work.actor.grads``, d loss / d
+    log temperature to the last number of ``work.actor_grad``. `critics.make_delayed_improve` explains arguments."""
     params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
     obs_size, num_actions, batch_size = agent.obs_size, agent.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
