@@ -230,12 +230,11 @@ class Commands(nn.Module):
 
     def update_scale(self) -> None:
         """Set ``scale [M, C]``, the factors on commands as inputs of the network: ``horizon_scale`` or
-        ``reward_scale``, if set, otherwise `SCALED_LIMIT` / reach, so that inputs are in about [-5, 5]. Ranks have
-        reach 1."""
+        ``reward_scale``, if set, otherwise `SCALED_LIMIT` / reach (the largest expected magnitude, 1 for ranks)."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
-            if name == "rank":  # ranks range from 0 to 1
+            if name == "rank":
                 self.scale[:, column] = SCALED_LIMIT
             elif fixed_scale is not None:
                 self.scale[:, column] = fixed_scale

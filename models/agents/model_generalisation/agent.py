@@ -196,7 +196,7 @@ class Agent(StepAgent):
         """Return the network of the action values or, with a latent model, the encoder followed by this network."""
         q_network = self.values.q_network
         layers, activations = q_network.mlp.member_network(q_network.flat, member)
-        if "encode" in self.model.noise_shapes:  # a latent model
+        if isinstance(self.model, imagination.LatentModel):
             encoder, latents = self.model.encoder, self.model.latents
             first_layers, first_activations = encoder.mlp.member_network(encoder.flat, member)
             weight, bias = first_layers[-1]
@@ -213,7 +213,7 @@ class Agent(StepAgent):
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``, with weights ``flat_parameters [M, D]`` of
         the action values; the first of equally good ones. Latent models sample latents by ``streams``."""
         noise = None
-        if "encode" in self.model.noise_shapes:  # a latent model
+        if isinstance(self.model, imagination.LatentModel):
             noise = self.model.sample_noise(streams, obs.shape[1], self.model.latents.num_features).to(obs.device)
         features = self.model.encode(obs, noise)
         return self.values.q_network.activations(features, flat_parameters)[-1].argmax(2)
@@ -226,9 +226,10 @@ class Agent(StepAgent):
         means = {f"model/{name}_loss": total / self._num_updates for name, total in self._loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
         if self._latest_update is not None:
-            update, self._latest_update = self._latest_update, None
+            update = self._latest_update
             means["train/explained_variance"] = explained_variance(update.chosen_q, update.td_target, update.weight)
             means["train/grad_norm"] = norms([update.gradient])
+            self._latest_update = None
         if self._acting_q:
             q = torch.cat(self._acting_q, 1)  # [M, steps, A]
             self._acting_q.clear()

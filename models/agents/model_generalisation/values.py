@@ -72,8 +72,7 @@ class States(ReplayBuffer):
 
 
 def make_network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
-    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` with ``config.hidden_sizes``, initialised by
-    ``streams``."""
+    """Build a network ``[M, B, inputs] -> [M, B, outputs]``, whose initial weights are sampled by ``streams``."""
     sizes = (inputs, *config.hidden_sizes, outputs)
     # The parameters of each member are padded to a multiple of `BLOCK` numbers, because Adam's kernel rounds the last
     # elements of an array differently.
@@ -169,9 +168,8 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
 
 
 def replay_update(values: ActionValues, batch: Batch) -> Update:
-    """Compute an update of the action values from replayed transitions, towards ``r + gamma * Q_target(s', best)``, or
-    r after termination (Young et al. 2023). The function changes nothing and has fixed shapes, so it can be
-    compiled."""
+    """Compute an update of the action values by experience replay, towards ``r + gamma * Q_target(s', best)``, or r
+    after termination. The function changes nothing and has fixed shapes, so that it can be compiled."""
     obs, next_q = batch["obs"], values.bootstrap_value(batch["next_obs"])
     # reward + discount * continues * next_q
     td_target = torch.addcmul(batch["reward"], batch["continues"], next_q, value=values.config.discount)
@@ -180,7 +178,7 @@ def replay_update(values: ActionValues, batch: Batch) -> Update:
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute, and
-    results are rounded differently. On a GPU, it becomes a graph; on a CPU, SettingError without a C++ compiler."""
+    results are rounded differently. On a GPU, it is a graph. Raises SettingError on a CPU without a C++ compiler."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
         line = "compile is True, but no C++ compiler is on the PATH; allowed here: false"

@@ -84,10 +84,11 @@ class Agent(InnerAgent):
         columns |= {"reward": number, "discount": number, "done": number}
         self.rollout = ReplayBuffer(columns, self.rollout_size, members)
         self.noise = make_noise(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
-        self.shuffling = Streams.from_name(seeds, "minibatches")
+        self.shuffling = Streams.from_name(seeds, "minibatches")  # random generators that shuffle the rollout
         self.obs_moments = Moments(members, spaces.obs_shape, _INITIAL_COUNT) if config.normalize_obs else None
         self.return_moments = Moments(members, (), _INITIAL_COUNT) if config.normalize_reward else None
         self.discounted_sum = torch.zeros(members, self.envs)  # discounted sums of rewards, for `return_moments`
+        # Statistics of the latest rollout, ``{name: [M]}``.
         self.logged = {name: torch.full((members,), torch.nan) for name in (*STATISTICS, "explained_variance")}
         if config.max_grad_norm is not None:
             self.logged["grad_norm"] = torch.full((members,), torch.nan)
@@ -133,7 +134,7 @@ class Agent(InnerAgent):
         if self.steps % self.rollout_steps:  # the rollout is not full
             return self.loss
         config, batch = self.config, self.rollout_batch()
-        active = torch.ones(self.members, dtype=torch.bool)
+        active = torch.ones(self.members, dtype=torch.bool)  # members that still make updates
         for _ in range(config.ppo_epochs):
             statistics: list[dict[str, Tensor]] = []  # {name: [M]} for each minibatch
             evaluated_members: list[Tensor] = []  # [M] bool for each minibatch, the members that its statistics include
