@@ -471,7 +471,7 @@ class CommandedPolicy(Policy):
         if self.sample:  # the argmax of logits plus Gumbel noise is a sample of their softmax
             outputs = outputs * noise_scale + noise["action"]
         action = outputs.argmax(-1)
-        if self.floor:
+        if self.floor:  # the probability of a uniformly random action
             floor_uniform, action_uniform = noise["floor"].unbind(-1)
             random_action = (action_uniform * self.agent.num_outputs).long()
             action = torch.where(floor_uniform < self.floor, random_action, action)

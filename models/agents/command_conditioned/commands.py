@@ -171,8 +171,8 @@ class Commands(nn.Module):
                     returns = torch.stack([episode.extras["return"] for episode in episodes])
                     episode_lengths = torch.tensor([len(episode) for episode in episodes])
                 mean = returns.max()
-                best_rows = returns.topk(min(5, len(returns))).indices
-                horizon = float(episode_lengths[best_rows].float().mean())
+                best_episodes = returns.topk(min(5, len(returns))).indices
+                horizon = float(episode_lengths[best_episodes].float().mean())
             spread = returns.std(correction=0)
             if config.desire_mu_minus_std:
                 mean = mean - spread
@@ -181,14 +181,14 @@ class Commands(nn.Module):
                 self.mean[m], self.spread[m] = mean, spread
 
     def update_groups(self, member: int, returns: Tensor, lengths: Tensor) -> None:
-        """Sort all episodes in the memory of a ``member`` by return into groups of similar size, and update the mean
-        return and the mean length of each group. ``returns`` and ``lengths`` are ``[N]`` for N episodes."""
+        """Update the table of usual episode lengths by return, for `matching_horizon`: sort the N episodes in memory of
+        a ``member`` into groups of similar ``returns [N]``, and take means of returns and ``lengths [N]`` per group."""
         order = returns.argsort()
         # A pass also fills the later groups, which later passes overwrite. So with fewer episodes than groups, the
         # remaining groups repeat the last group.
-        for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
-            self.group_returns[member, group:] = returns[rows].mean()
-            self.group_lengths[member, group:] = lengths[rows].mean()
+        for group, episodes in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
+            self.group_returns[member, group:] = returns[episodes].mean()
+            self.group_lengths[member, group:] = lengths[episodes].mean()
 
     def matching_horizon(self, commanded_return: float) -> Tensor:
         """Return the mean length ``[M]`` of episodes in memory whose return is about ``commanded_return``. It is

@@ -224,7 +224,7 @@ class ActorCritic(nn.Module):
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
         self.num_actions = spaces.action_size
-        self.policy_outputs_value = config.shared_trunk  # whether hidden layers are shared; convolutions are
+        self.policy_outputs_value = config.shared_trunk  # whether the critic shares all hidden layers
         self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
         outputs = self.num_actions + (1 if self.policy_outputs_value else 0)
         self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)

@@ -153,8 +153,7 @@ class Agent(EpsilonGreedy):
         return loss
 
     def _update(self, env: int) -> Tensor:
-        """Update ``Q(s, a)`` by the step in environment ``env``. Return squared TD errors ``[M]``, NaN without
-        update."""
+        """Update ``Q(s, a)`` by the step in environment ``env``. Return squared errors ``[M]``, NaN without update."""
         only_env = slice(env, env + 1)  # keeps the axis of environments, which then has length 1
         entry, next_obs, reward, discount, done = (tensor[:, only_env] for tensor in self._step)
         next_values = self.values(next_obs)  # [M, 1, A]
