@@ -97,6 +97,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
+        """Store the step ``[M, E, ...]``. ``discount`` is 0 after termination, ``done`` also True after truncation."""
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
@@ -115,6 +116,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, mask)
 
     def metrics(self) -> dict[str, Tensor]:
+        """Return epsilon and the statistics of the base class, ``{tag: [M]}``."""
         return {"train/epsilon": self.epsilon()} | super().metrics()
 
     def values(self, obs: Tensor) -> Tensor:
@@ -122,6 +124,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
+        """Return the Q-network of one member, for an exported file. There are no commands."""
         layers, activations = self.network.member_network(self.flat_parameters, member)
         return GreedyNetwork(layers, activations, "argmax")
 

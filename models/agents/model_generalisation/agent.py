@@ -149,6 +149,7 @@ class Agent(StepAgent):
         return self.config.first_update + 1
 
     def learning_members(self) -> Tensor:
+        """Return which members have enough experience to learn, ``[M]`` bool: all or none."""
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()

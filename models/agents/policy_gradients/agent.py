@@ -61,6 +61,7 @@ class Agent(EpisodeAgent):
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
+        """Return the current policy for ``envs`` episodes of each member, with sampled or greedy actions."""
         return SoftmaxPolicy(self, envs, streams, sample)
 
     @torch.no_grad()
@@ -163,6 +164,7 @@ class Agent(EpisodeAgent):
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `training_state`. Raises StateError if it does not fit."""
         if self.config.anneal_lr:
             self.member_steps = check_like(self.member_steps, state["taken"], "taken")
             self.budget = state["budget"]

@@ -243,6 +243,7 @@ class Agent(InnerAgent):
         return self.rollout_size
 
     def learning_members(self) -> Tensor:
+        """Return which members have had a full rollout, ``[M]`` bool: all or none."""
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
     def _count_minibatches(self, steps: int) -> int:

@@ -144,6 +144,7 @@ class Agent(EpsilonGreedy):
         self._step = Step(entry, next_obs, reward, discount, done)
 
     def learning_members(self) -> Tensor:
+        """Return which members have finished ``init_episodes`` episodes, and so may learn, ``[M]`` bool."""
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
@@ -182,9 +183,11 @@ class Agent(EpsilonGreedy):
         return look_up_values(self.flat_parameters, obs)
 
     def discounts(self) -> Tensor:
+        """Return the discount factors of members, ``[M]``, which ``vary_hp`` may have sampled."""
         return self.discount
 
     def metrics(self) -> dict[str, Tensor]:
+        """Return epsilon and the mean action value of each member, ``{tag: [M]}``."""
         return {"train/epsilon": self.epsilon(), "train/q_mean": self.flat_parameters.detach().mean(1)}
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:

@@ -70,4 +70,5 @@ class Agent(TwinCriticAgent):
         return -self.critics(obs, action, count=1).squeeze(1).mean(1)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the actor's loss on ``obs [M, B, O]``, ``{"policy_loss": [M]}``."""
         return {"policy_loss": self.actor_loss(obs, random_numbers)}
