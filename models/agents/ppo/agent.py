@@ -163,8 +163,9 @@ class Agent(InnerAgent):
         value, log_prob, _ = self.network.evaluate_actions(self.flat_parameters, obs, action)
         next_value = self.network.value(self.flat_parameters, next_obs)
         discount, done = self.config.discount * columns["discount"], columns["done"] > 0
-        steps = [column.unflatten(1, (-1, self.envs)) for column in (reward, value, next_value, discount, done)]
-        advantage = gae(*steps, self.config.gae_lambda).flatten(1)  # ``steps`` are [M, T, E]
+        inputs = {"reward": reward, "value": value, "next_value": next_value, "discount": discount, "done": done}
+        by_step = {name: values.unflatten(1, (-1, self.envs)) for name, values in inputs.items()}  # [M, T, E]
+        advantage = gae(**by_step, gae_lambda=self.config.gae_lambda).flatten(1)
         returns = advantage + value
         self.logged["explained_variance"] = explained_variance(value, returns)
         return Batch(obs, action, log_prob, value, advantage, returns)
