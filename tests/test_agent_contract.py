@@ -299,5 +299,5 @@ def best_values(agent: Any, obs: Tensor) -> Tensor:
     if agent.__class__.__module__.endswith("policy_gradients.agent"):
         return agent.network.values(obs) / agent.config.reward_scale
     if hasattr(agent, "_value_scale"):
-        return agent._value(obs) * agent._value_scale().unsqueeze(1)
+        return agent._scaled_value(obs) * agent._value_scale().unsqueeze(1)
     return agent.values(obs).amax(2)

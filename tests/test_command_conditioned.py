@@ -290,7 +290,7 @@ def test_advantages_bootstrap_truncated_episodes(bootstrap: bool) -> None:
 
     def value(age: float, episode: float) -> float:
         """Within the range of returns."""
-        raw = agent._value(torch.tensor([[[float(age), float(episode)]]])) * agent._value_scale()
+        raw = agent._scaled_value(torch.tensor([[[float(age), float(episode)]]])) * agent._value_scale()
         return float(raw.clamp(-4.0, 10.0))
 
     last = value(2, 2) if bootstrap else 0.0  # the third episode is truncated, the others terminate

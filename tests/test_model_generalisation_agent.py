@@ -199,9 +199,8 @@ def transitions(members: int, bits: bool, obs: int = 6, actions: int = 128) -> d
 ])  # fmt: skip
 def test_transitions_round_trip(obs: int, bits: bool, actions: int, row_size: int) -> None:
     """A byte a bit and seven more."""
-    columns = Transitions.layout(obs, actions, bits)
-    assert sum(math.prod(shape) * dtype.itemsize for shape, dtype in columns.values()) == row_size
-    fields, replay = transitions(3, bits, obs, actions), Transitions(columns, 7, 3, CPU)
+    fields, replay = transitions(3, bits, obs, actions), Transitions(obs, actions, bits, 7, 3, CPU)
+    assert sum(math.prod(shape) * dtype.itemsize for shape, dtype in replay.columns.values()) == row_size
     for t in range(7):
         replay.add(**{name: part[:, t : t + 1] for name, part in fields.items()})
     batch = replay.batch(((torch.arange(7) + 0.5) / 7).expand(3, -1))

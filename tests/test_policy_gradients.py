@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers import CASES, build, config_of, on_policy, torch_network
-from models.agents.policy_gradients.agent import CHUNK, Agent, make_table, pack
+from models.agents.policy_gradients.agent import CHUNK, Agent, join_episodes, make_batch
 from models.losses import entropy_loss, policy_gradient, value_loss
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
@@ -54,8 +54,8 @@ def test_losses_equal_published() -> None:
     valid = torch.arange(max(lengths)).view(-1, 1, 1) < torch.tensor(lengths)
     no_ends = torch.zeros_like(valid)
     trajectory = Trajectory(obs, action, reward, no_ends, no_ends, valid, obs[-1], reward.sum(0))
-    batch = pack(trajectory)
-    batch.returns = make_table(discounted_returns(reward, valid, 0.9), valid, batch.obs.shape[1])
+    batch = make_batch(trajectory)
+    batch.returns = join_episodes(discounted_returns(reward, valid, 0.9), valid, batch.obs.shape[1])
     assert batch.counts == [450] and torch.equal(batch.obs[0, :450], torch.tensor(fixture["states"]))
 
     scores = torch.zeros(1, 512, 4, dtype=torch.float64)

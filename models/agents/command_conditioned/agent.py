@@ -129,7 +129,8 @@ class Agent(EpisodeAgent):
             metrics["value_loss"] = loss * self._value_scale().square()  # converted to units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             values, targets = self.memory.column("value"), self.memory.column("value_target")
-            metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
+            by_member = zip(values, targets, strict=True)
+            metrics["explained_variance"] = torch.stack([explained_variance(v, target) for v, target in by_member])
         loss, grad_norm = self._take_gradient_steps(policy_optimizer, config.num_grad_steps, self._policy_loss)
         metrics |= {"policy_loss": loss, "grad_norm": grad_norm}
         if self.is_discrete:
@@ -162,8 +163,7 @@ class Agent(EpisodeAgent):
         """Return two mean losses ``[M]`` of the policy on the steps ``rows [M, B]``: one to minimise, with exponential
         weights if they are on, and one to report, without weights or gradient."""
         config = self.config
-        obs, action, *command = self.memory.gather(rows, ["obs", "action", *self._command_fields])
-        loss = self._fit_loss(obs, action, command)
+        loss = self._fit_loss(self.memory, rows)
         unweighted_loss = loss.detach().mean(1)
         if config.expo_weighting:
             score_field = "advantage" if config.desire_advantage else "cum_rew"
@@ -171,24 +171,21 @@ class Agent(EpisodeAgent):
             loss = loss * exponential_weights(score, config.beta, config.max_weight)
         return loss.mean(1), unweighted_loss
 
-    def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
-        """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
-        squared error of continuous actions in units of half their range. ``command`` has a tensor ``[M, B]`` for each
-        of `_command_fields`."""
+    def _fit_loss(self, memory: EpisodeMemory, rows: Tensor) -> Tensor:
+        """Return the loss ``[M, B]`` of the policy on the actions of the steps ``rows [M, B]`` in ``memory``, whose
+        commands are what these actions have achieved. It is the cross-entropy of discrete actions, or the squared error
+        of continuous actions in units of half their range."""
+        # Ranks are not stored, because they change with the quantile network. They follow from the return-to-go.
+        fields = ["rtg" if name == "rank" else name for name in self.commands.names]
+        obs, action, *command = memory.gather(rows, ["obs", "action", *fields])
         if self.config.desire_rank:
             column = self.commands.column["rank"]
-            command[column] = self.rank(obs, command[column])  # replaces the returns-to-go, its inputs
+            command[column] = self.rank(obs, command[column])
         outputs = self(obs, torch.stack(command, dim=-1))
         self._outputs = outputs.detach()
         if self.is_discrete:
             return cross_entropy(outputs, action)
         return squared_error(outputs, (action - self.middle) / self.half_width)
-
-    @property
-    def _command_fields(self) -> list[str]:
-        """Names of the fields in memory that are the commands of a step. Ranks are not stored, because they change with
-        the quantile network: their field is the return-to-go, of which `_fit_loss` computes the rank."""
-        return ["rtg" if name == "rank" else name for name in self.commands.names]
 
     @torch.no_grad()
     def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
@@ -256,13 +253,13 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
-        """Return the ranks ``[M, B]`` of ``returns [M, B]`` among the quantiles of the return-to-go from ``obs``."""
+        """Return the ranks ``[M, B]``, in (0, 1), of ``returns [M, B]`` among the returns that are likely from ``obs
+        [M, B, *O]`` on, by the quantiles of the return-to-go that the quantile network predicts."""
         return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        """Return the policy of ``member`` with its averaged weights, if any (`Agent.greedy_network`)."""
-        # A commanded return is converted to its rank in each state by the quantile network. So the policy cannot be
-        # exported as a single network.
+        """Return the policy of ``member`` for an exported file, with averaged weights if there are any. Return None if
+        it needs two networks: the quantile network converts a commanded return to its rank in each state."""
         if self.config.desire_rank and "return" in command:
             return None
         policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
@@ -271,30 +268,28 @@ class Agent(EpisodeAgent):
         return GreedyNetwork(layers, activations, head, command=self.commands.member_commands(member, command))
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return which members have a uniform policy. Only policies of discrete actions are checked: their loss is
-        ln(A) if they are uniform, and the loss of continuous actions has no such value."""
-        if not isinstance(self.spaces.actions, Discrete):
+        """Return which members have a uniform policy, ``[M]`` bool, and a message about it for the user. A uniform
+        policy of A discrete actions has the loss ln(A). Policies of continuous actions are not checked."""
+        if not self.is_discrete:
             return super().has_collapsed(metrics)
-        uniform_loss = math.log(self.spaces.actions.n)
-        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
+        uniform_loss = math.log(self.num_outputs)
+        text = f"the policy loss has sat at ln({self.num_outputs}) = {uniform_loss:.3f}: the policy"
         advice = "look at the command scales (reward_scale, horizon_scale) and lr"
         is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
         return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
-        """Return the status of the base class and the number of steps in memory. If a command is a return, return also
-        the smallest and the largest return in memory."""
+        """Return the status of the base class, the number of steps in memory, and its smallest and largest return."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
-        returns = self._episode_returns()
-        if returns:
-            status["rollout/command_return_seen_min"] = torch.stack(list(map(torch.amin, returns)))
-            status["rollout/command_return_seen_max"] = torch.stack(list(map(torch.amax, returns)))
+        episode_returns = self._episode_returns()
+        if episode_returns:
+            status["rollout/command_return_seen_min"] = torch.stack([returns.amin() for returns in episode_returns])
+            status["rollout/command_return_seen_max"] = torch.stack([returns.amax() for returns in episode_returns])
         return status
 
     def _episode_returns(self) -> list[Tensor]:
-        """Return for each member the returns ``[N]`` of the N episodes in its memory, discounted if commanded returns
-        are. Empty if no command is a return."""
+        """Return for each member the (discounted) returns ``[N]`` of N episodes in memory, if a command is a return."""
         if "return" not in self.command_names:
             return []
         return [torch.stack([episode.extras["return"] for episode in episodes]) for episodes in self.memory.episodes]
@@ -308,13 +303,12 @@ class Agent(EpisodeAgent):
             memory.add(member, member_episodes[::-1])  # the memory reverses them again
         num_samples = self.config.num_val_batches * self.config.batch_size
         (rows,) = memory.sample(self.streams.fork(), 1, num_samples)
-        obs, action, *command = memory.gather(rows, ["obs", "action", *self._command_fields])
-        return self._fit_loss(obs, action, command).mean(1)
+        return self._fit_loss(memory, rows).mean(1)
 
     @torch.no_grad()
     def _refresh_advantages(self) -> None:
-        """Recompute value, value target and advantage of every step in memory with the current value network. Then
-        update the distribution of advantage commands."""
+        """Recompute value, value target and advantage of every step in memory with the current value network (RCP-A).
+        Then update the distribution of advantage commands."""
         config, memory = self.config, self.memory
         values, final_values = self._clamped_values()  # a tensor [steps] and a tensor [episodes] for each member
         memory.set_column("value", torch.cat(values))
@@ -367,47 +361,46 @@ class Agent(EpisodeAgent):
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return for each member the values ``[n]`` of its observations ``[n, *O]``, in units of reward. The number n
-        may differ between members."""
+        """Return each member's state values ``[n]`` in units of reward, for ``obs[member] [n, *O]``; n may differ."""
         # Chunks of a fixed shape, because the rounding of a matrix product may depend on the length of the batch, which
         # is the largest n of all members.
         size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
         num_chunks = -(-max(map(len, obs)) // size)  # rounded up
         padded_obs = stack_padded(obs, num_chunks * size)
-        values = torch.cat([self._value(chunk) for chunk in padded_obs.split(size, dim=1)], dim=1)
+        values = torch.cat([self._scaled_value(chunk) for chunk in padded_obs.split(size, dim=1)], dim=1)
         values = values * self._value_scale().unsqueeze(1)
         return [values[m, : len(member_obs)] for m, member_obs in enumerate(obs)]
 
-    def _value(self, obs: Tensor) -> Tensor:
-        """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`."""
-        if self.config.desire_rank:  # the mean of the predicted quantiles
+    def _scaled_value(self, obs: Tensor) -> Tensor:
+        """Return state values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`. If ranks are commanded,
+        they are the means of the predicted quantiles."""
+        if self.config.desire_rank:
             return (self._quantiles(obs) * level_weights(self.levels)).sum(-1)
         return self._quantiles(obs).squeeze(-1)
 
     def _quantiles(self, obs: Tensor) -> Tensor:
-        """Return quantiles of the return-to-go from ``obs [M, B, *O]``, or its mean alone if no ranks are commanded:
-        ``[M, B, Q]`` or ``[M, B, 1]``, in units of `_value_scale`."""
+        """Return the Q predicted quantiles of the return-to-go from ``obs [M, B, *O]``, ``[M, B, Q]``, in units of
+        `_value_scale`. If no ranks are commanded, return its predicted mean instead, ``[M, B, 1]``."""
         return self.state_network(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _value_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss ``[M]`` of the value or quantile network on the steps ``rows [M, B]``, in units of
-        `_value_scale`, twice: with gradient (to minimise) and without (to report). It is the squared error of values,
-        or the pinball loss of quantiles."""
+        """Return the mean squared error ``[M]`` of values, or the pinball loss of quantiles, on the steps ``rows [M,
+        B]``, in units of `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
         obs, target = self.memory.gather(rows, ["obs", "rtg" if self.config.desire_rank else "value_target"])
         scaled_target = target / self._value_scale().unsqueeze(1)
         if self.config.desire_rank:
             loss = pinball_loss(self._quantiles(obs), scaled_target, self.levels).mean(1)
         else:
-            loss = (self._value(obs) - scaled_target).square().mean(1)
+            loss = (self._scaled_value(obs) - scaled_target).square().mean(1)
         return loss, loss.detach()
 
     def mean_commands(self) -> dict[str, Tensor]:
+        """Return the mean of the current exploration commands, ``{name for users: [M]}``."""
         return self.commands.means()
 
     @property
     def command_names(self) -> list[str]:
-        """Names of commands for users. They include "return" if ranks are commanded, because the policy then converts a
-        commanded return to its rank."""
+        """Names of commands for users. If ranks are commanded, "return" is one too: it is converted to its rank."""
         names = super().command_names
         return [*names, "return"] if self.config.desire_rank else names
 
@@ -436,9 +429,9 @@ def _range_with_zero(returns: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class CommandedPolicy(Policy):
-    """Policy for E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
-    `Commands.sample` describes ``at_mean`` and ``overrides``. If ranks are commanded and ``overrides`` has a return,
-    this return is counted down, and in every step the command is its rank in the current state."""
+    """Policy for E = ``envs`` episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
+    Actions are sampled if ``sample``, otherwise greedy. `Commands.sample` describes ``at_mean`` and ``overrides``. If
+    ranks are commanded, a return in ``overrides`` is counted down, and converted to its rank in each state."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, at_mean: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
@@ -467,26 +460,30 @@ class CommandedPolicy(Policy):
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
         if self.commanded_returns is not None:
             self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, self.commanded_returns)
-        outputs, scale = self.agent.averaged_forward(obs, self.command), self.agent.config.action_noise
+        outputs = self.agent.averaged_forward(obs, self.command)
+        noise_scale = self.agent.config.action_noise
         if not self.agent.is_discrete:  # the outputs are means in units of half the range of actions
             if self.sample:
-                outputs = outputs + _CONTINUOUS_NOISE * scale * noise["action"]
+                outputs = outputs + _CONTINUOUS_NOISE * noise_scale * noise["action"]
             # A diverged member must not end the run of all members by an action that is not a number.
             scaled_action = outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
             return self.agent.middle + self.agent.half_width * scaled_action
-        logits = outputs * scale + noise["action"] if self.sample else outputs
-        action = logits.argmax(-1)
-        if self.floor:
+        if self.sample:  # the argmax of logits plus Gumbel noise is a sample of their softmax
+            outputs = outputs * noise_scale + noise["action"]
+        action = outputs.argmax(-1)
+        if self.floor:  # the probability of a uniformly random action
             floor_uniform, action_uniform = noise["floor"].unbind(-1)
             random_action = (action_uniform * self.agent.num_outputs).long()
             action = torch.where(floor_uniform < self.floor, random_action, action)
         return action
 
     def current_command(self) -> dict[str, Tensor]:
+        """Return the current command of each episode, ``{name for users: [M, E]}``."""
         columns = zip(self.commands.names, self.command.unbind(-1), strict=True)
         return {USER_NAMES[name]: column.clone() for name, column in columns}
 
     def advance(self, reward: Tensor) -> None:
+        """Count the commands down by the ``reward [M, E]`` of the last action."""
         self.commands.count_down(self.command, reward)
         if self.commanded_returns is not None:
             # The return-to-go G follows from G = reward + discount * next G.

@@ -17,14 +17,14 @@ from models.streams import Streams
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage", "rank")
 SCALED_LIMIT = 5.0  # automatic scales map commands to about [-5, 5], as the authors' scales do on LunarLander
 _HORIZON_GROUPS = 16  # number of groups of episodes in `Commands.group_returns`
+# Names of commands for users, in `models.contract.Command` and in files of policies.
 USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
 
 
 def rank(returns: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
     """Return the ranks ``[M, B]`` of ``returns [M, B]`` among ``quantiles [M, B, Q]`` of ascending ``levels [Q]``. The
-    rank of a return that equals a quantile is the level of the quantile. Between two quantiles, ranks are interpolated.
-    Below all quantiles, the rank is half the lowest level. At or above the highest quantile, it is the mean of the
-    highest level and 1."""
+    rank of a return that equals a quantile is the level of the quantile; between quantiles, ranks are interpolated.
+    Below all quantiles, it is half the lowest level, from the highest quantile on the mean of its level and 1."""
     quantiles = quantiles.sort(-1).values  # the outputs of a network need not be ascending
     count = (returns.unsqueeze(-1) >= quantiles).sum(-1)  # number of quantiles that are not above the return
     upper = count.clamp(1, len(levels) - 1)  # index of the quantile above the return
@@ -45,8 +45,8 @@ def level_weights(levels: Tensor) -> Tensor:
 
 class Commands(nn.Module):
     """The distribution of each member's next commands. A command is C numbers in raw units; ``names`` are their names,
-    from `COMMANDS`, and ``column`` maps a name to its index. ``max_return`` is the largest possible return, None if
-    unknown."""
+    from `COMMANDS`, and ``column`` maps a name to its index. ``max_return`` is the largest possible return, if known.
+    """
 
     def __init__(self, config: Config, members: int, max_return: float | None):
         super().__init__()
@@ -89,14 +89,15 @@ class Commands(nn.Module):
         commands, by their names for users: ``{"return": 250.0}``. If it has a return, the horizon is the usual length
         of episodes with about this return (`matching_horizon`).
         """
-        if self.config.command_source == "best":  # UDRL
-            samples = self.sample_value(streams.uniform(envs), at_mean)
-            if self.max_return is not None:
-                samples = samples.clamp(max=self.max_return)
-        else:
-            samples = self.sample_value(streams.normal(envs), at_mean)
+        is_udrl = self.config.command_source == "best"
+        noise = streams.uniform(envs) if is_udrl else streams.normal(envs)
+        if at_mean:
+            noise = torch.zeros_like(noise)
+        samples = self.sample_value(noise)  # returns or advantages
+        if is_udrl and self.max_return is not None:
+            samples = samples.clamp(max=self.max_return)
         horizon = self.matching_horizon(overrides["return"]) if "return" in overrides else self.horizon
-        values = dict.fromkeys(COMMANDS, samples)  # right for returns and advantages; horizon and rank are replaced
+        values = dict.fromkeys(COMMANDS, samples)  # horizon and rank are replaced
         values["horizon"] = horizon.unsqueeze(1).expand(-1, envs)
         if "rank" in self.column:
             ranks = self._sample_ranks(envs, streams)
@@ -108,8 +109,8 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def _sample_ranks(self, envs: int, streams: Streams) -> Tensor:
-        """Sample commanded ranks ``[M, envs]``, below ``rank_min`` with probability ``rank_low_share``. One uniform
-        number chooses both whether a rank is low and the rank."""
+        """Sample commanded ranks ``[M, envs]``: U(0, rank_min) with probability ``rank_low_share``, otherwise
+        U(rank_min, rank_max). One uniform number chooses both whether a rank is low and the rank."""
         rank_min, rank_max, low_share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
         uniform = streams.uniform(envs)
         # Numbers from ``low_share`` to 1 are stretched to [0, 1), and so are the numbers below it.
@@ -118,33 +119,32 @@ class Commands(nn.Module):
         return torch.where(uniform < low_share, low_ranks, usual_ranks)
 
     def member_commands(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
-        """Return ``{name for users: parameters [7]}`` of one member's commands, for an exported file: the mean of a
-        command at the start of an episode, then the parameters by which it is counted down and scaled, in the order of
-        `COMMAND_ROWS`. ``overrides`` (name -> value in units of the environment) replace means."""
+        """Return the parameters ``{name for users: [7]}`` of one member's commands, for an exported file: the mean of
+        a command at the start of an episode, then the parameters by which it is counted down and scaled, in the order
+        of `understudy.policy.COMMAND_ROWS`. ``overrides``, such as ``{"return": 250.0}``, replace means."""
         streams = Streams([0] * len(self.mean))  # any seeds, because the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]
         columns = torch.stack([start, *count_down, self.center, self.scale[member]], 1)  # [C, 7]
         return {USER_NAMES[name]: parameters for name, parameters in zip(self.names, columns, strict=True)}
 
-    def sample_value(self, noise: Tensor, at_mean: bool = False) -> Tensor:
-        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``at_mean``."""
-        deviation = torch.zeros_like(noise) if at_mean else noise
-        return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * deviation
+    def sample_value(self, noise: Tensor) -> Tensor:
+        """Return commanded returns or advantages ``mean + spread * noise``, ``[M, E] -> [M, E]``."""
+        return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * noise
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
-        """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``."""
+        """Lower ``command [M, E, C]`` in place after a step: a horizon by 1, a return-to-go by ``reward [M, E]``."""
         command.sub_(self.fall_per_step + self.fall_per_reward * reward.unsqueeze(-1))
         command.clamp_(self.smallest, self.largest)
 
     def means(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, ``eval_rank`` for ranks."""
+        """Return the mean of the current exploration commands, ``{name for users: [M]}``; for ranks, ``eval_rank``."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
         return {USER_NAMES[name]: means[name].clone() for name in self.names}
 
     def network_inputs(self, command: Tensor) -> Tensor:
-        """Return the input of the network for ``command [M, B, C]``: its difference from ``center`` times ``scale``."""
+        """Center and scale ``command [M, B, C]``, so that it can be an input of the network."""
         return (command - self.center) * self.scale.unsqueeze(1)
 
     def update_from_returns(self, memory: EpisodeMemory, new_returns: Tensor, lengths: Tensor) -> None:
@@ -160,19 +160,19 @@ class Commands(nn.Module):
         """
         config = self.config
         for m, episodes in enumerate(memory.episodes):
-            if config.command_source == "best":
+            if config.command_source == "best":  # UDRL
                 best = sorted(episodes, key=lambda episode: -episode.score)[: config.last_few]
                 returns = torch.tensor([episode.score for episode in best])
                 mean = returns.mean()
                 horizon = sum(map(len, best)) / len(best)
-            else:
+            else:  # RCP
                 returns, episode_lengths = new_returns[m], lengths[m]
                 if config.is_offline:  # a recording is read in parts
                     returns = torch.stack([episode.extras["return"] for episode in episodes])
                     episode_lengths = torch.tensor([len(episode) for episode in episodes])
                 mean = returns.max()
-                best_rows = returns.topk(min(5, len(returns))).indices
-                horizon = float(episode_lengths[best_rows].float().mean())
+                best_episodes = returns.topk(min(5, len(returns))).indices
+                horizon = float(episode_lengths[best_episodes].float().mean())
             spread = returns.std(correction=0)
             if config.desire_mu_minus_std:
                 mean = mean - spread
@@ -181,14 +181,14 @@ class Commands(nn.Module):
                 self.mean[m], self.spread[m] = mean, spread
 
     def update_groups(self, member: int, returns: Tensor, lengths: Tensor) -> None:
-        """Sort all episodes in the memory of a ``member`` by return into groups of similar size, and update the mean
-        return and the mean length of each group. ``returns`` and ``lengths`` are ``[N]`` for N episodes."""
+        """Update the table of usual episode lengths by return, for `matching_horizon`: sort the N episodes in memory of
+        a ``member`` into groups of similar ``returns [N]``, and take means of returns and ``lengths [N]`` per group."""
         order = returns.argsort()
         # A pass also fills the later groups, which later passes overwrite. So with fewer episodes than groups, the
         # remaining groups repeat the last group.
-        for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
-            self.group_returns[member, group:] = returns[rows].mean()
-            self.group_lengths[member, group:] = lengths[rows].mean()
+        for group, episodes in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
+            self.group_returns[member, group:] = returns[episodes].mean()
+            self.group_lengths[member, group:] = lengths[episodes].mean()
 
     def matching_horizon(self, commanded_return: float) -> Tensor:
         """Return the mean length ``[M]`` of episodes in memory whose return is about ``commanded_return``. It is
@@ -218,8 +218,8 @@ class Commands(nn.Module):
         self.update_scale()
 
     def widen_scales(self, returns_to_go: Tensor, returns: Tensor, lengths: Tensor) -> None:
-        """Increase the reaches, if needed, to include new ``returns_to_go [T, M, E]``, ``returns [M, E]`` and ``lengths
-        [M, E]``."""
+        """Increase the reaches, the largest expected magnitudes of returns and horizons, if needed to include new
+        ``returns_to_go [T, M, E]``, ``returns [M, E]`` and ``lengths [M, E]``. Update the scale of commands."""
         max_return = torch.maximum(returns_to_go.abs().amax((0, 2)), returns.abs().amax(1))
         max_length = lengths.amax(1).float()
         # Reaches are powers of two, so that the scales seldom change.
@@ -229,12 +229,12 @@ class Commands(nn.Module):
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Set ``scale [M, C]`` of the commands. It is the setting ``horizon_scale`` or ``reward_scale``, if that is
-        set. Otherwise it is `SCALED_LIMIT` / reach: the largest absolute value so far, 1 for ranks."""
+        """Set ``scale [M, C]``, the factors on commands as inputs of the network: ``horizon_scale`` or
+        ``reward_scale``, if set, otherwise `SCALED_LIMIT` / reach (the largest expected magnitude, 1 for ranks)."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
-            if name == "rank":  # ranks range from 0 to 1
+            if name == "rank":
                 self.scale[:, column] = SCALED_LIMIT
             elif fixed_scale is not None:
                 self.scale[:, column] = fixed_scale

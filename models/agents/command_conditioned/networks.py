@@ -24,26 +24,26 @@ class _LayersWithGates(Network):
         super().__init__([layer for layer_and_gate in layers for layer in layer_and_gate], streams, activation)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return logits or action means ``[M, B, outputs]``."""
-        x, weights = obs, iter(self.weights())  # weight and bias of the layers and the gates, in order
-        last = len(self.has_gate) - 1
+        """Return logits or action means ``[M, B, outputs]`` for ``obs [M, B, O]`` and scaled ``command [M, B, C]``."""
+        pairs = iter(self.weights())  # weight and bias of each layer, then of its gate, if it has one
+        x, last = obs, len(self.has_gate) - 1
         for i, has_gate in enumerate(self.has_gate):
-            weight, bias = next(weights)
+            weight, bias = next(pairs)
             x = dense(x, weight, bias)
             if i == 0 and self.embeds:
                 x = x.tanh()
             elif i < last:
                 x = self.activation(x)
             if has_gate:
-                gate_weight, gate_bias = next(weights)
+                gate_weight, gate_bias = next(pairs)
                 x = x * sigmoid(dense(command, gate_weight, gate_bias))
         return x
 
     def member_network(self, member: int) -> tuple[Layers, list[str | float]]:
-        """Return the layers and the activations of one member (`models.contract.GreedyNetwork`). A layer is ``(weight,
-        bias)`` or, with a gate, ``(weight, bias, gate weight, gate bias)``. The activation of a hidden layer is a name,
-        or the slope below 0 of a form of leaky ReLU."""
-        pairs = iter(self.pairs(member))  # weight and bias of each layer, then of its gate
+        """Return layers and activations of one member (`models.contract.GreedyNetwork`), for an exported file. A layer
+        is ``(weight, bias)`` or, with a gate, ``(weight, bias, gate weight, gate bias)``. The activation of a hidden
+        layer is a name, or the slope below 0 of a form of leaky ReLU."""
+        pairs = iter(self.pairs(member))  # weight and bias of each layer, then of its gate, if it has one
         layers: Layers = []
         for has_gate in self.has_gate:
             layer = next(pairs)
@@ -113,15 +113,15 @@ class HyperNetwork(Network):
                 views[f"weight_fc.{i}.bias"].mul_((num_commands / fan_in) ** 0.5 * RELU_GAIN)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return logits or action means ``[M, B, outputs]``."""
+        """Return logits or action means ``[M, B, outputs]`` for ``obs [M, B, O]`` and scaled ``command [M, B, C]``."""
         embedding, *generators = self.weights()
         x = dense(obs, *embedding).tanh()
         members, batch = x.shape[:2]
         for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
-            # The generated weight is weight_slope * command + weight_offset, and the generated bias is bias_slope *
-            # command + bias_offset.
+            # The generated layer is (weight_slope * command + weight_offset) x + (bias_slope * command + bias_offset).
             (weight_slope, weight_offset), (bias_slope, bias_offset) = generators[2 * i : 2 * i + 2]
-            # One matrix product with the outer products of x and command, so that no generated weights are stored.
+            # Its first term is one matrix product, of [x, outer product of command and x] and [weight_offset,
+            # weight_slope]. So no weights are stored, which would differ in each row of the batch.
             outer_products = (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)  # [M, B, C * fan_in]
             joint_inputs = torch.cat([x, outer_products], dim=-1)
             offset_matrix = weight_offset.view(members, fan_in, fan_out)
@@ -135,8 +135,8 @@ class HyperNetwork(Network):
         return x.view(members, batch, -1)
 
     def member_network(self, member: int) -> tuple[Layers, list[str | float]]:
-        """Return layers and activations of one member (`models.contract.GreedyNetwork`). The inputs of a generated
-        layer are x, the outer products of command and x, and the command."""
+        """Return layers and activations of one member (`models.contract.GreedyNetwork`), for an exported file. The
+        inputs of a generated layer are x, the outer product of command and x, and the command (see `forward`)."""
         embedding, *generators = self.pairs(member)
         layers: Layers = [embedding]
         for (slope, offset), (bias_slope, bias) in zip(generators[::2], generators[1::2], strict=True):

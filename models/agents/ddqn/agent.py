@@ -20,11 +20,10 @@ from models.streams import NoiseBlocks, Streams, integers_below, lockstep_stream
 
 
 class DuelingQNetwork:
-    """Dueling network, ``Q = V + A - mean(A)``. A network without activation after its last layer computes features,
-    from which two networks with one hidden layer each compute V and A. ``sizes`` are the size of an observation, the
-    hidden widths and the number of actions. Source: Wang et al. 2016, eq. 9, with the mean over the actions of each
-    state. With ``dueling_mean="batch"``, the mean is over the whole batch too, as in the public code of Ferreira et
-    al."""
+    """Dueling network: action values ``Q = V + A - mean(A)`` from a state value V and advantages A. A first network,
+    whose last layer has no activation, computes features, from which two networks with one hidden layer each compute V
+    and A. ``sizes`` are the size of an observation, the hidden widths and the number of actions. The mean is over the
+    actions (Wang et al. 2016, eq. 9) or, with ``dueling_mean="batch"``, over the whole batch too (Ferreira et al.)."""
 
     def __init__(self, config: Config, sizes: list[int]):
         width = config.feature_dim
@@ -40,12 +39,12 @@ class DuelingQNetwork:
         return torch.cat([mlp.initial(streams) for mlp in self.mlps], 1)
 
     def member_network(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return the network that computes the advantages of one member (`MLP.member_network`). The best action has the
-        largest advantage, so a greedy policy needs no value."""
+        """Return layers and activations of one member's greedy policy for an exported file (`MLP.member_network`). They
+        compute advantages alone: the best action has the largest advantage, whatever the value of the state."""
         feature_weights, _, advantage_weights = flat.split([mlp.size for mlp in self.mlps], 1)
         features, first_activations = self.features.member_network(feature_weights, member)
         advantages, last_activations = self.advantage.member_network(advantage_weights, member)
-        identity = 1.0  # slope of a ReLU below 0; the layer of features has no activation
+        identity = 1.0  # a number is the slope of a ReLU below 0; the layer of features has no activation
         return [*features, *advantages], [*first_activations, identity, *last_activations]
 
     def __call__(self, flat: Tensor, obs: Tensor) -> Tensor:
@@ -87,33 +86,37 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
             ],
         )
 
+    @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step. Return epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
-        explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
-        greedy_policy = self.with_weights(self.flat_parameters)
-        return torch.where(explore, self.random_numbers["action"], greedy_policy.act(obs))
+        explores = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
+        return torch.where(explores, self.random_numbers["action"], self.values(obs).argmax(2))
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
+        """Store the step ``[M, E, ...]``. ``discount`` is 0 after termination, ``done`` also True after truncation."""
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return ``Q_target(s', argmax_a Q(s', a))``, ``next_obs [M, B, O] -> [M, B]``."""
+        """Return the values of next states for double Q-learning, ``next_obs [M, B, O] -> [M, B]``: the target
+        network's values of the actions that the online network prefers."""
         next_action = self.network(self.flat_parameters, next_obs).argmax(2)
         return select_q(self.network(self.target_parameters, next_obs), next_action)
 
     def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
+        """Return the values of the actions in a minibatch, ``[M, 1, B]``. The second axis are critics, here one."""
         return select_q(self.values(batch["obs"]), batch["action"].long()).unsqueeze(1)
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Make a soft target update."""
+        """Make a soft target update, in the members ``mask [M]`` bool (None: all)."""
         polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, mask)
 
     def metrics(self) -> dict[str, Tensor]:
+        """Return epsilon and the statistics of the base class, ``{tag: [M]}``."""
         return {"train/epsilon": self.epsilon()} | super().metrics()
 
     def values(self, obs: Tensor) -> Tensor:
@@ -121,6 +124,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
+        """Return the Q-network of one member, for an exported file. There are no commands."""
         layers, activations = self.network.member_network(self.flat_parameters, member)
         return GreedyNetwork(layers, activations, "argmax")
 

@@ -72,22 +72,20 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor) -> QNetwork:
-    """Return the `QNetwork` of ``network``. It shares the memory of the weights ``flat_parameters [M, D]``."""
+    """Convert ``network`` for compiled code. The result shares the memory of the weights ``flat_parameters [M, D]``."""
     weights = nets.as_argument(flat_parameters)
     if not isinstance(network, DuelingQNetwork):
         net = nets.make_net(network)
         return QNetwork(weights, int(net.sizes[-1]), net.widest, trunk=net)
     # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
-    # The second argument of `make_net` is the index of the first parameter of the network in the row.
     value_begin = network.features.size
-    trunk, value = nets.make_net(network.features), nets.make_net(network.value, value_begin)
-    advantage = nets.make_net(network.advantage, value_begin + network.value.size)
-    num_actions, widest = int(advantage.sizes[-1]), max(trunk.widest, value.widest, advantage.widest)
+    trunk, value = nets.make_net(network.features), nets.make_net(network.value, begin=value_begin)
+    advantage = nets.make_net(network.advantage, begin=value_begin + network.value.size)
     return QNetwork(
         weights,
-        num_actions,
-        widest,
-        trunk,
+        num_actions=int(advantage.sizes[-1]),
+        widest=max(trunk.widest, value.widest, advantage.widest),
+        trunk=trunk,
         dueling=True,
         over_batch=network.over_batch,
         value=value,
@@ -99,6 +97,7 @@ Player = QNetwork
 
 
 def make_player(policy: AgentPolicy) -> Player:
+    """Return the greedy ``policy`` for compiled code."""
     return _make_network(policy.agent.network, policy.flat_parameters)
 
 
@@ -126,9 +125,8 @@ def make_work(agent: Members) -> Work:
 
 @exact_inlined
 def _greedy_action(network, m, obs, scratch):
-    """Return the greedy action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). The parts of ``network``
-    (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, all other networks in
-    rows 0 and 1."""
+    """Return the greedy action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). ``network`` (`QNetwork`) runs
+    in the rows of ``scratch [4, widest]``: the network of the state value in rows 2 and 3, all else in rows 0 and 1."""
     params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
     row = nets.outputs_row(network.trunk, params, obs, scratch)
@@ -148,16 +146,15 @@ def _greedy_action(network, m, obs, scratch):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action for ``obs [O]`` (`Agent.act`). `control.loops.compiled` describes the
-    arguments."""
+    """Return the epsilon-greedy action of member ``m`` in environment ``e`` at step ``t`` (`Agent.act`)."""
     if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
         return agent.action[m, t, e]
     return _greedy_action(agent.network, m, obs, work.scratch)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer (`Agent.observe`). A row is ``obs, action, next_obs, reward, discount``.
-    `control.loops.compiled` describes the arguments."""
+    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`Agent.observe`). A row is ``obs,
+    action, next_obs, reward, discount``. ``discount`` is 0 after termination, else 1."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
     action_at = nets.write_values(row, 0, obs)
     row[action_at] = np.float32(action)
@@ -167,8 +164,8 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _write_q_values(agent, work, params):
-    """Write the action values of the observations in ``work.trunk.acts[0]`` to ``work.q [A, columns]``, for a member's
-    parameters ``params [D]`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
+    """Compute the action values ``work.q [A, columns]`` of the observations in ``work.trunk.acts[0] [O, columns]``,
+    with a member's weights ``params [D]`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
     network = agent.network
     nets.forward(network.trunk, params, work.trunk)
     depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]
@@ -201,8 +198,8 @@ def _write_q_values(agent, work, params):
 
 @compiled
 def _q_backward(agent, work, params):
-    """Write the gradient of a member's parameters ``params [D]`` to ``work.grad [D]``, by backpropagation from d loss /
-    d action values in ``work.q [A, columns]``. `_write_q_values` has written the activations to ``work``."""
+    """Backpropagate from d loss / d action values in ``work.q [A, columns]``, and write the gradient of a member's
+    weights ``params [D]`` to ``work.grad [D]``. `_write_q_values` has written the activations to ``work``."""
     network = agent.network
     depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]
     if not network.dueling:
@@ -237,8 +234,8 @@ def _q_backward(agent, work, params):
 
 @compiled
 def _write_td_targets(agent, work, m):
-    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target [1, columns]`` (`Agent.next_q`).
-    Overwrites ``work.q`` and ``work.online_q``."""
+    """Write the TD targets of member ``m`` for the minibatch in ``work.sample`` to ``work.td_target [1, columns]``
+    (`Agent.next_q`). Overwrites ``work.q`` and ``work.online_q``."""
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
     reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2  # rows after obs, action and next_obs
@@ -284,8 +281,8 @@ def _replace_q_by_gradient(agent, work):
 
 @compiled
 def _update(agent, work, m, t, i):
-    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`Agent.update`). Return the loss.
-    `models.compiled.make_improve` describes the arguments."""
+    """Update the network and the target network of member ``m`` on the minibatch in ``work.sample`` (`Agent.update`).
+    Return the loss. ``t`` and ``i``, the numbers of step and update, are not used."""
     params = agent.q_learner.flat_parameters[m]
     _write_td_targets(agent, work, m)
     copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
@@ -301,6 +298,5 @@ improve = nets.make_improve(_update)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` for ``obs [O]`` (`Agent.policy_actions`). `control.loops.compiled`
-    describes the arguments."""
+    """Return the best action of member ``m`` of the `QNetwork` ``player`` for ``obs [O]`` (`Agent.policy_actions`)."""
     return _greedy_action(player, m, obs, scratch)

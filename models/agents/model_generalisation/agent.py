@@ -13,15 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.agents.model_generalisation import imagination
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.imagination import (
-    Imagination,
-    LatentModel,
-    ModelSpec,
-    PerfectModel,
-    SimpleModel,
-    imagined_update,
-)
 from models.agents.model_generalisation.values import (
     ActionValues,
     States,
@@ -71,17 +64,18 @@ class Agent(StepAgent):
         self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined rollouts per update
         members = len(self.seeds)
         has_bits = _has_bits(config, spaces)
-        spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
-        self.model: Any = Imagination(self.obs_size)  # replaces a model: `encode` returns the observations
+        spec = imagination.ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
+        self.model: Any = imagination.Imagination(self.obs_size)  # replaces a model: `encode` returns the observations
         self.replay_buffer: Transitions | States
         if config.model == "perfect":
-            self.model = PerfectModel(dynamics, self.obs_size, self.num_rollouts)
+            self.model = imagination.PerfectModel(dynamics, self.obs_size, self.num_rollouts)
             self.replay_buffer = States(config.buffer_size, members, dynamics, device)
         else:
             if config.model != "none":
-                self.model = SimpleModel(config, spec) if config.model == "simple" else LatentModel(config, spec)
-            columns = Transitions.layout(self.obs_size, self.num_actions, has_bits)
-            self.replay_buffer = Transitions(columns, config.buffer_size, members, device)
+                model_class = imagination.SimpleModel if config.model == "simple" else imagination.LatentModel
+                self.model = model_class(config, spec)
+            sizes = (self.obs_size, self.num_actions, has_bits)
+            self.replay_buffer = Transitions(*sizes, config.buffer_size, members, device)
         self.values = ActionValues(config, self.model.size, self.num_actions, seeds, device)
         optimizers = (self.values.optimizer, self.model.optimizer)
         self.optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
@@ -97,11 +91,11 @@ class Agent(StepAgent):
         self._latest_update: Update | None = None
 
     def _noise_blocks(self) -> NoiseBlocks:
-        """Return the random numbers of every step, by name. "rows" and "starts" choose rows of the replay buffer: for
-        the batch, and for the starts of imagined rollouts. "act" and "imagined" choose actions: in the environment, and
-        in imagined rollouts. The other names, such as "fit", are methods of the model that take these numbers."""
+        """Return the source of the random numbers of every step, by name. "rows" and "starts" choose rows of the replay
+        buffer: for the batch, and for the starts of imagined rollouts. "act" and "imagined" choose actions: in the
+        environment, and in imagined rollouts. Other names, such as "fit", are methods of the model that need them."""
         config = self.config
-        # Sampler -> name -> shape without the axis of members.
+        # Sampler -> name -> shape without the axis of members: ``{Streams.uniform: {"rows": (1, 320)}, ...}``.
         draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = defaultdict(dict)
         updates, rollout_steps = config.updates_per_step, config.rollout_length
         explore_sampler, count = exploration_noise(config, self.num_actions)
@@ -122,6 +116,7 @@ class Agent(StepAgent):
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
+        """Return whether the model is the environment itself."""
         return config.model == "perfect"
 
     @torch.no_grad()
@@ -150,9 +145,11 @@ class Agent(StepAgent):
 
     @property
     def first_update(self) -> int:
+        """The earliest step with an update. (The setting of this name is the number of steps before it.)"""
         return self.config.first_update + 1
 
     def learning_members(self) -> Tensor:
+        """Return which members have enough experience to learn, ``[M]`` bool: all or none."""
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
@@ -176,9 +173,9 @@ class Agent(StepAgent):
         return {name: values[:, update] for name, values in self.random_numbers.items() if name not in names_of_step}
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Fit the model to a batch, then update the action values. Return the losses of the model by name, and the
-        ``loss`` of the action values, ``{name: [M]}``. The random numbers "rows" select the batch, and "starts", if the
-        agent has them, another batch, in which the action values are updated."""
+        """Fit the model to a batch, then update the action values. The random numbers "rows" select the batch. If there
+        are "starts", these select another batch, in which imagined rollouts start. Return the losses of the model by
+        name, and the ``loss`` of the action values, ``{name: [M]}``."""
         batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, random_numbers.get("fit"))
@@ -191,17 +188,16 @@ class Agent(StepAgent):
         return losses | {"loss": self._latest_update.loss.clone()}
 
     def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
-        """Compute an update of the action values: from the transitions of ``batch`` or, with a model, from imagined
-        rollouts that start there."""
+        """Compute an update of the action values, from the transitions of ``batch`` or imagined rollouts from there."""
         if self.config.model == "none":
             return replay_update(self.values, batch)
-        return imagined_update(self.values, self.model, batch, random_numbers)
+        return imagination.imagined_update(self.values, self.model, batch, random_numbers)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         """Return the network of the action values or, with a latent model, the encoder followed by this network."""
         q_network = self.values.q_network
         layers, activations = q_network.mlp.member_network(q_network.flat, member)
-        if "encode" in self.model.noise_shapes:  # a latent model
+        if isinstance(self.model, imagination.LatentModel):
             encoder, latents = self.model.encoder, self.model.latents
             first_layers, first_activations = encoder.mlp.member_network(encoder.flat, member)
             weight, bias = first_layers[-1]
@@ -211,14 +207,14 @@ class Agent(StepAgent):
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> AgentPolicy:
+        """Return the policy of the best actions. Latent models sample latents by the random generators ``streams``."""
         return AgentPolicy(self, self.values.q_network.flat.detach(), streams)
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``, with weights ``flat_parameters [M, D]`` of
-        the action values; the first if several are equally good. Latent models sample from the encoder, as in
-        training, with ``streams``."""
+        the action values; the first of equally good ones. Latent models sample latents by ``streams``."""
         noise = None
-        if "encode" in self.model.noise_shapes:  # a latent model
+        if isinstance(self.model, imagination.LatentModel):
             noise = self.model.sample_noise(streams, obs.shape[1], self.model.latents.num_features).to(obs.device)
         features = self.model.encode(obs, noise)
         return self.values.q_network.activations(features, flat_parameters)[-1].argmax(2)
@@ -231,9 +227,10 @@ class Agent(StepAgent):
         means = {f"model/{name}_loss": total / self._num_updates for name, total in self._loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
         if self._latest_update is not None:
-            update, self._latest_update = self._latest_update, None
+            update = self._latest_update
             means["train/explained_variance"] = explained_variance(update.chosen_q, update.td_target, update.weight)
             means["train/grad_norm"] = norms([update.gradient])
+            self._latest_update = None
         if self._acting_q:
             q = torch.cat(self._acting_q, 1)  # [M, steps, A]
             self._acting_q.clear()

@@ -46,7 +46,7 @@ class Categorical:
     """``num_features`` categorical variables of ``feature_width`` classes, as one-hot vectors. Gradients pass through a
     sample as if it were the probabilities (straight-through estimator, Bengio et al. 2013)."""
 
-    uses_normal_noise = False
+    sample_noise = staticmethod(Streams.uniform)  # samples the noise of `sample`
 
     def __init__(self, config: Config):
         self.num_features, self.num_classes = config.num_features, config.feature_width
@@ -85,7 +85,7 @@ class Gaussian:
     """``num_features`` normal variables, sampled as mean + standard deviation * noise. If ``applies_tanh``, the latent
     is the tanh of these variables, but divergences are between the normal distributions."""
 
-    uses_normal_noise = True
+    sample_noise = staticmethod(Streams.normal)  # samples the noise of `sample`
 
     def __init__(self, config: Config):
         self.num_features = self.size = config.num_features
@@ -103,10 +103,10 @@ class Gaussian:
         return mean, std + self.min_std if encoder else std
 
     def sample(self, params: Params, noise: Tensor) -> Tensor:
-        """Sample latents ``[M, B, size]`` by standard normal ``noise``, with gradients to ``params``."""
+        """Sample latents ``[M, B, size]`` by normal ``noise [M, B, num_features]``, with gradients to ``params``."""
         mean, std = params
-        value = mean + std * noise
-        return value.tanh() if self.applies_tanh else value
+        latent = mean + std * noise
+        return latent.tanh() if self.applies_tanh else latent
 
     def kl(self, p: Params, q: Params) -> Tensor:
         """Return ``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
@@ -132,7 +132,7 @@ needs none."""
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Sizes of a learned model."""
+    """What a learned model needs to know besides its settings."""
 
     obs_size: int
     num_actions: int
@@ -145,8 +145,7 @@ class ModelSpec:
 class Imagination(nn.Module):
     """Base class of models. A model encodes observations as inputs of the action values (`encode`), learns from a batch
     (`fit`), and imagines a rollout step by step (`begin`, `step`). The argument ``noise`` of these methods are their
-    random numbers (`Noise`). An agent without a model has an instance of this class, which returns observations as
-    inputs of the action values."""
+    random numbers (`Noise`). An agent without a model uses this class, whose `encode` returns the observations."""
 
     sample_noise: Callable[..., Tensor] = staticmethod(Streams.uniform)  # samples the random numbers of the methods
     optimizer: AdamW | None = None  # None if there is nothing to learn
@@ -165,8 +164,7 @@ class Imagination(nn.Module):
         return {}
 
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
-        """Return the first states of the rollouts that start from the batch ``start``, and the inputs of the action
-        values in these states."""
+        """Return the first states of rollouts from the batch ``start``, and the inputs of the action values in them."""
         features = self.encode(start["obs"], noise)
         return features, features
 
@@ -194,15 +192,18 @@ class PerfectModel(Imagination):
             self.noise_shapes = {"step": (num_rollouts, num_chances)}
 
     def begin(self, start: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Return the first states of the rollouts, which are ``start [M, B, K]`` itself, and their observations."""
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
+        """Return the next states ``[M, B, K]``, their observations, and (reward, terminated) as a record."""
         # Deterministic dynamics have no noise.
         result = self.dynamics.step(state, action) if noise is None else self.dynamics.advance(state, action, noise)
         next_state, reward, terminated, _ = result
         return next_state, self.dynamics.observe(next_state), (reward, terminated)
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
+        """Return rewards and continuations (1 or 0) of all T steps, ``[M, T B]``, from the ``records`` of `step`."""
         reward = torch.cat([step_reward for step_reward, _ in records], 1)
         terminated = torch.cat([step_terminated for _, step_terminated in records], 1)
         return reward, (~terminated).float()
@@ -230,7 +231,7 @@ class _LearnedModel(Imagination):
         }
 
     def named_network(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
-        """Build a network of ``inputs`` and ``outputs`` with initial weights from the random stream of its ``name``."""
+        """Build a network with ``inputs`` and ``outputs``. Its ``name`` chooses the streams of initial weights."""
         streams = Streams.from_name(self.spec.seeds, f"weights of {name}")
         return make_network(self.config, inputs, outputs, streams, self.spec.device)
 
@@ -246,8 +247,7 @@ class _LearnedModel(Imagination):
         }
 
     def update_model(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take one gradient step on the weighted sum of ``losses``, ``{name: [M, B]}``. Return their unweighted means,
-        ``{name: [M]}``."""
+        """Make a gradient step on the weighted sum of ``losses {name: [M, B]}``. Return unweighted means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
         total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]  # 0 with a gradient
@@ -260,6 +260,7 @@ class _LearnedModel(Imagination):
         return {name: mean.detach() for name, mean in means.items()}
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
+        """Predict rewards and continuation probabilities ``[M, T B]`` from ``features [M, T B, size]`` and actions."""
         x = self.with_action(features, action)
         return self.reward(x)[..., 0], sigmoid(self.termination(x)[..., 0])
 
@@ -307,7 +308,7 @@ class LatentModel(_LearnedModel):
         decoder_outputs = spec.obs_size * (2 if config.learn_obs_variance else 1)
         self.decoder = self.named_network("decoder", self.size, decoder_outputs)
         self.optimizer = make_optimizer(config, list(self.parameters()), config.model_lr)
-        self.sample_noise = Streams.normal if self.latents.uses_normal_noise else Streams.uniform
+        self.sample_noise = self.latents.sample_noise
         # Latents that each method samples in one call.
         rows = {"fit": config.batch_size, "begin": spec.num_rollouts, "step": spec.num_rollouts, "encode": 1}
         self.noise_shapes = {name: (count, self.latents.num_features) for name, count in rows.items()}
@@ -347,8 +348,7 @@ class LatentModel(_LearnedModel):
 
     def _obs_loss(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Return the negative log-likelihood ``[M, B]`` of ``obs [M, B, O]`` for ``outputs`` of the decoder: logits of
-        bits, or means of numbers. With ``learn_obs_variance``, numbers from which standard deviations are computed
-        follow the means."""
+        bits, or means of numbers and, with ``learn_obs_variance``, the inverse softplus of standard deviations."""
         if self.spec.has_bits:
             return bit_nll(outputs, obs).sum(2)
         if not self.config.learn_obs_variance:
@@ -358,7 +358,7 @@ class LatentModel(_LearnedModel):
 
 
 def _stop_gradient(params: Params) -> Params:
-    """Return a distribution's parameters without gradient."""
+    """Return the parameters ``params`` of a distribution without gradient."""
     return tuple(param.detach() for param in params)
 
 

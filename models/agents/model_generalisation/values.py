@@ -26,31 +26,27 @@ class Transitions(ReplayBuffer):
     """A replay buffer of transitions. A bit takes one byte, so a transition with observations of O bits takes 2 O + 7
     bytes: two observations, 4 for the reward, 2 for the action, 1 for ``continues``."""
 
-    @staticmethod
-    def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
-        """Return shape and dtype of each column, by name. An observation is ``obs_size`` numbers, or as many bits if
-        ``bits``."""
-        obs = ((obs_size,), torch.bool if bits else torch.float32)
+    def __init__(
+        self, obs_size: int, num_actions: int, has_bits: bool, capacity: int, members: int, device: torch.device
+    ):
+        """If ``has_bits``, observations are ``obs_size`` bits, else as many numbers."""
+        obs = ((obs_size,), torch.bool if has_bits else torch.float32)  # shape and dtype of a column
         action = ((), torch.int16 if num_actions <= 32_768 else torch.int64)  # int16 reaches up to 32,767
-        return {
-            "obs": obs,
-            "next_obs": obs,
-            "reward": ((), torch.float32),
-            "action": action,
-            "continues": ((), torch.bool),
-        }
+        number, flag = ((), torch.float32), ((), torch.bool)
+        columns: Columns = {"obs": obs, "next_obs": obs, "reward": number, "action": action, "continues": flag}
+        super().__init__(columns, capacity, members, device)
 
     def batch(self, uniform: Tensor) -> Batch:
-        """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
+        """Sample a minibatch of B transitions by the random numbers ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
         batch = {name: rows[name].float().contiguous() for name in ("obs", "next_obs", "reward", "continues")}
         return batch | {"action": rows["action"].long()}
 
 
 class States(ReplayBuffer):
-    """A replay buffer of the states of ``dynamics``. Integers are stored in two bytes. Seed and time, the first two
-    columns of a state of `ChanceDynamics`, are not stored and are 0 in a batch. Imagined steps do not need them,
-    because their random numbers are arguments of ``advance``."""
+    """A replay buffer of states of the environment ``dynamics`` (`envs.tensor.Dynamics`), from which imagined rollouts
+    start. Integers are stored in two bytes. Seed and time, the first two columns of a state of `ChanceDynamics`, are
+    not stored and are 0 in a batch: imagined steps get their random numbers as arguments."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
         if hasattr(dynamics, "advance"):  # `ChanceDynamics`
@@ -66,17 +62,17 @@ class States(ReplayBuffer):
         super().__init__(columns, capacity, members, device)
 
     def visit(self, state: Tensor) -> None:
-        """Insert states ``[M, 1, K]``."""
+        """Insert one state of each member, ``[M, 1, K]``."""
         self.add(state=state[..., self.num_skipped :])
 
     def batch(self, uniform: Tensor) -> Tensor:
-        """Sample states ``[M, B, K]`` by ``uniform [M, B]`` in [0, 1). Seed and time are 0 if they are not stored."""
+        """Sample states ``[M, B, K]`` by the random numbers ``uniform [M, B]`` in [0, 1)."""
         state = self.sample(uniform)["state"].to(self.dtype)
         return F.pad(state, (self.num_skipped, 0))
 
 
 def make_network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
-    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` on ``device`` with the family's hidden layers."""
+    """Build a network ``[M, B, inputs] -> [M, B, outputs]``, whose initial weights are sampled by ``streams``."""
     sizes = (inputs, *config.hidden_sizes, outputs)
     # The parameters of each member are padded to a multiple of `BLOCK` numbers, because Adam's kernel rounds the last
     # elements of an array differently.
@@ -84,8 +80,8 @@ def make_network(config: Config, inputs: int, outputs: int, streams: Streams, de
 
 
 def make_optimizer(config: Config, params: Sequence[Tensor], lr: float) -> AdamW:
-    """Build the family's optimiser of ``params`` with the learning rate ``lr``. Its weight decay does not depend on
-    ``lr``, by which torch multiplies it."""
+    """Build the optimiser of ``params``. torch multiplies its weight decay by the learning rate ``lr``; the setting
+    ``weight_decay`` does not depend on ``lr``, and is therefore divided by it."""
     betas, decay = (config.adam_beta1, config.adam_beta2), config.weight_decay / lr
     return AdamW(params, lr, betas, config.adam_eps, weight_decay=decay, fused=True)
 
@@ -134,9 +130,9 @@ class ActionValues(nn.Module):
     def td_update(
         self, td_target: Tensor, features: Tensor, activations: list[Tensor], action: Tensor, weight: Tensor | None
     ) -> Update:
-        """Compute the loss ``mean(weight (Q(features)[action] - td_target)^2)`` and its gradient. ``td_target``,
+        """Compute the loss ``sum(weight (Q(features)[action] - td_target)^2) / B`` and its gradient. ``td_target``,
         ``action`` and ``weight`` (None: 1) are ``[M, B]``. ``activations`` of all layers are the result of
-        ``q_network.activations`` for ``features [M, B, F]``. Even with weights, the mean is the sum divided by B."""
+        ``q_network.activations`` for ``features [M, B, F]``."""
         action_mask = one_hot(action, self.num_actions).float()
         chosen_q = (activations[-1] * action_mask).sum(2)  # the last activations are the action values [M, B, A]
         error = chosen_q - td_target
@@ -149,7 +145,7 @@ class ActionValues(nn.Module):
 
 
 def exploration_noise(config: Config, num_actions: int) -> tuple[Callable[..., Tensor], int]:
-    """Return the sampler of the random numbers that `explore` needs for one action, and how many it needs."""
+    """Return how to sample the random numbers for `explore`: a method of `Streams`, and their number per action."""
     if config.exploration_strat == "softmax":
         return Streams.gumbel, num_actions
     return Streams.uniform, 2  # the first decides whether to explore, the second chooses the action
@@ -172,17 +168,17 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
 
 
 def replay_update(values: ActionValues, batch: Batch) -> Update:
-    """Compute an update towards the TD targets ``r + gamma * Q_target(s', best)``, or r after termination (Young et al.
-    2023, "experience replay"). The function changes nothing and has fixed shapes, so that it can be compiled."""
+    """Compute an update of the action values by experience replay, towards ``r + gamma * Q_target(s', best)``, or r
+    after termination. The function changes nothing and has fixed shapes, so that it can be compiled."""
     obs, next_q = batch["obs"], values.bootstrap_value(batch["next_obs"])
+    # reward + discount * continues * next_q
     td_target = torch.addcmul(batch["reward"], batch["continues"], next_q, value=values.config.discount)
     return values.td_update(td_target, obs, values.q_network.activations(obs), batch["action"], weight=None)
 
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute. On
-    a GPU, it is captured as a graph. Results are rounded differently than without compilation. Raises SettingError on a
-    CPU without a C++ compiler."""
+    """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute, and
+    results are rounded differently. On a GPU, it is a graph. Raises SettingError on a CPU without a C++ compiler."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
         line = "compile is True, but no C++ compiler is on the PATH; allowed here: false"

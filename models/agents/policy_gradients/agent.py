@@ -33,8 +33,7 @@ _COLLAPSE_THRESHOLD = 1e-6  # a policy has collapsed if its entropy is below thi
 
 
 class Agent(EpisodeAgent):
-    """M members of one policy-gradient agent. Between epochs it keeps weights, Adam's moments and numbers of steps, but
-    no episodes."""
+    """M members of a policy-gradient agent, which learn from batches of whole episodes and keep no old episodes."""
 
     action_kinds = (Discrete,)
     takes_images = True
@@ -54,27 +53,29 @@ class Agent(EpisodeAgent):
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        policy, count = self.network.policy, self.network.num_actions
+        """Return the network of one member that computes the logits of actions, for an exported file."""
+        policy, num_actions = self.network.policy, self.network.num_actions
         layers, activations = policy.mlp.member_network(policy.flat, member)
         weight, bias = layers[-1]
-        layers[-1] = weight[:count], bias[:count]  # a shared network also outputs the value
+        layers[-1] = weight[:num_actions], bias[:num_actions]  # a shared network also outputs the value
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
+        """Return the current policy for ``envs`` episodes of each member, with sampled or greedy actions."""
         return SoftmaxPolicy(self, envs, streams, sample)
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store the episodes of one update as ``batch``, with returns and advantages. Return the mean of the
-        ``baseline``, if there is a baseline, and ``advantage_mean`` and ``explained_variance``, if it is a value
-        network: ``{name: [M]}``. ``validate`` has no effect."""
+        """Compute returns and advantages of the episodes of one update, and store them as ``batch`` for `learn`. Return
+        statistics ``{name: [M]}``: the mean ``baseline``, if there is one, and ``advantage_mean`` and
+        ``explained_variance``, if it is a value network. ``validate`` has no effect."""
         config = self.config
-        self.batch = batch = pack(trajectory)
+        self.batch = batch = make_batch(trajectory)
         values = None  # [M, N] if there is a value network
         if config.baseline == "value":
             values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
         returns = self._returns(trajectory, values)  # [T, M, E]
-        batch.returns = make_table(returns, trajectory.valid, batch.obs.shape[1])  # [M, N]
+        batch.returns = join_episodes(returns, trajectory.valid, batch.obs.shape[1])  # [M, N]
         if values is not None:
             baseline = values
         elif config.baseline == "batch_mean":
@@ -88,18 +89,18 @@ class Agent(EpisodeAgent):
         # Without a value network there is nothing to report: with batch_mean, the mean advantage is always about 0.
         if values is not None:
             metrics["advantage_mean"] = batch.member_means(batch.advantages)
-            variances = map(explained_variance, batch.without_padding(values), batch.without_padding(batch.returns))
-            metrics["explained_variance"] = torch.stack(list(variances))
+            by_member = zip(batch.without_padding(values), batch.without_padding(batch.returns), strict=True)
+            metrics["explained_variance"] = torch.stack([explained_variance(v, target) for v, target in by_member])
         if config.normalize_advantage:
             # To mean 0 and population standard deviation 1; equal advantages become 0.
-            differences = [row - row.mean() for row in batch.without_padding(batch.advantages)]
-            advantages = [row / (row.square().mean().sqrt() + 1e-8) for row in differences]
+            differences = [advantage - advantage.mean() for advantage in batch.without_padding(batch.advantages)]
+            advantages = [difference / (difference.square().mean().sqrt() + 1e-8) for difference in differences]
             batch.advantages = stack_padded(advantages, batch.obs.shape[1])
         return metrics
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
         """Return the return-to-go of every step, ``[T, M, E]``: the discounted return or, if ``gae_lambda`` is set, the
-        TD(lambda) return. ``values [M, N]`` are the state values of the experiences, None without a value network."""
+        TD(lambda) return. ``values [M, N]``, if there is a value network, are state values (see `join_episodes`)."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
         final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
@@ -108,8 +109,7 @@ class Agent(EpisodeAgent):
         if values is None or config.gae_lambda is None:
             return discounted_returns(reward, valid, config.discount, final_value)
         is_last = trajectory.terminated | trajectory.truncated
-        step_value = unpack(values, valid)  # [T, M, E]
-        next_value = next_values(step_value, final_value, is_last)
+        next_value = next_values(split_episodes(values, valid), final_value, is_last)
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
@@ -142,8 +142,8 @@ class Agent(EpisodeAgent):
         return metrics
 
     def _anneal(self) -> None:
-        """Set the learning rates, which fall linearly to 0 over the run. A run is limited by a number of epochs, by a
-        number of steps of each member (``budget``), or by both. With both, the smaller learning rate applies."""
+        """Set the learning rates of this update, which fall linearly to 0 over the run. The run is limited by epochs,
+        by steps of each member (``budget``), or by both. With both, the smaller learning rate applies."""
         remaining_by_epochs = 1.0  # fraction of the run that is left
         if self.config.epochs:
             done_epochs = self.optimizers[0].param_groups[0]["step_count"]  # the policy makes one step per epoch
@@ -160,10 +160,11 @@ class Agent(EpisodeAgent):
             optimizer.lr_factor = lr_factor
 
     def training_state(self) -> dict[str, Any]:
-        """Return ``taken [M]``, the steps that members learned from, and ``budget``. Empty without ``anneal_lr``."""
+        """Return the state of `_anneal`: ``taken [M]``, the steps that members learned from, and ``budget``."""
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `training_state`. Raises StateError if it does not fit."""
         if self.config.anneal_lr:
             self.member_steps = check_like(self.member_steps, state["taken"], "taken")
             self.budget = state["budget"]
@@ -186,7 +187,7 @@ class Agent(EpisodeAgent):
         return {name: value.detach() for name, value in losses.items()}
 
     def _step(self, optimizer: Adam) -> Tensor:
-        """Clip the gradients of ``optimizer``, make a step, and reset them. Return their norm ``[M]`` before that."""
+        """Make a step with clipped gradients, and reset these. Return their norm ``[M]`` before clipping."""
         (group,) = optimizer.param_groups
         norm = clip_gradients(group["params"], self.config.max_grad_norm)
         optimizer.step()
@@ -194,12 +195,13 @@ class Agent(EpisodeAgent):
         return norm
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Return which members have a policy without entropy, ``[M]`` bool, and a message about it for the user."""
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
         return metrics["entropy_share"] < _COLLAPSE_THRESHOLD, f"{text}; a smaller lr or a larger beta may help"
 
 
 class SoftmaxPolicy(Policy):
-    """Policy whose actions are sampled if ``sample``, otherwise the most likely actions."""
+    """Policy for ``envs`` episodes of each member: actions sampled by ``streams`` if ``sample``, else the likeliest."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
@@ -219,13 +221,12 @@ class SoftmaxPolicy(Policy):
 class ActorCritic(nn.Module):
     """Computes logits ``[M, B, A]`` of the actions and, if the baseline is a value network, state values ``[M, B]``.
     There are two networks, or with ``shared_trunk`` one network, whose last output is the value. Images first pass
-    through convolutions (``trunk``), which the loss of the policy trains, but not the loss of a separate value
-    network."""
+    through convolutions (``trunk``), which the loss of a separate value network does not train."""
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
         self.num_actions = spaces.action_size
-        self.policy_outputs_value = config.shared_trunk  # whether hidden layers are shared; convolutions are
+        self.policy_outputs_value = config.shared_trunk  # whether the critic shares all hidden layers
         self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
         outputs = self.num_actions + (1 if self.policy_outputs_value else 0)
         self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)
@@ -239,7 +240,10 @@ class ActorCritic(nn.Module):
 
     def values(self, obs: Tensor) -> Tensor:
         """Return state values, ``obs [M, B, *O] -> [M, B]``."""
-        return self._values(self.trunk(obs))
+        features = self.trunk(obs)
+        if self.policy_outputs_value:
+            return self.policy(features)[..., -1]
+        return self.critic(features.detach()).squeeze(-1)  # detached: its loss does not train the trunk
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return logits ``[M, B, A]`` and state values ``[M, B]`` (None without a value network)."""
@@ -247,21 +251,16 @@ class ActorCritic(nn.Module):
         outputs = self.policy(features)
         if self.policy_outputs_value:
             return outputs[..., :-1], outputs[..., -1]
-        values = None if self.critic is None else self._values(features)
-        return outputs, values
-
-    def _values(self, features: Tensor) -> Tensor:
-        """Return state values, ``features [M, B, F] -> [M, B]``."""
-        if self.policy_outputs_value:
-            return self.policy(features)[..., -1]
-        return self.critic(features.detach()).squeeze(-1)  # detached: its loss does not train the trunk
+        if self.critic is None:
+            return outputs, None
+        return outputs, self.critic(features.detach()).squeeze(-1)  # detached as in `values`
 
 
 @dataclass
 class Batch:
-    """N experiences of each member: one episode after another, then zeros up to a whole number of chunks. Members play
-    different numbers of steps, and the rounding of a product or a sum depends on its number of rows. With chunks of one
-    shape, a member's results do not depend on the other members' numbers of steps."""
+    """N experiences (steps) of each member: one episode after another, then zeros up to a whole number of chunks.
+    Members play different numbers of steps, and the rounding of a product or a sum depends on its number of rows. With
+    chunks of one shape, a member's results do not depend on the other members' numbers of steps."""
 
     obs: Tensor  # [M, N, *O]
     action: Tensor  # [M, N]
@@ -278,7 +277,7 @@ class Batch:
             yield Batch(obs, action, returns, advantages, mean_weight, self.counts)
 
     def without_padding(self, values: Tensor) -> list[Tensor]:
-        """Return the numbers ``[n]`` of each member in ``values [M, N]`` that are no padding."""
+        """Return for each member the first n of its numbers in ``values [M, N]``, ``[n]``, which are no padding."""
         return [row[:count] for row, count in zip(values, self.counts, strict=True)]
 
     def member_means(self, values: Tensor) -> Tensor:
@@ -286,29 +285,28 @@ class Batch:
         return torch.stack([row.mean() for row in self.without_padding(values)])
 
 
-def make_table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
-    """Return ``values [T, M, E, ...]`` of the steps that are ``valid [T, M, E]`` as a table ``[M, rows, ...]``: one
-    episode after another, then zeros."""
-    counts = valid.sum((0, 2)).tolist()  # [M]
-    # As [M, E, T, ...], so that the mask selects one episode after another.
-    experiences = values.movedim(0, 2)[valid.movedim(0, 2)]  # experiences of all members, [sum of counts, ...]
-    return stack_padded(experiences.split(counts), rows)
-
-
-def pack(trajectory: Trajectory) -> Batch:
+def make_batch(trajectory: Trajectory) -> Batch:
     """Return the valid steps of a trajectory as a batch. The caller must set returns and advantages, which are 0."""
     counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
-    rows = -(-max(counts) // CHUNK) * CHUNK  # rounded up to whole chunks
-    obs = make_table(trajectory.obs, trajectory.valid, rows)
-    action = make_table(trajectory.action, trajectory.valid, rows)
-    mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], rows)
+    length = -(-max(counts) // CHUNK) * CHUNK  # rounded up to whole chunks
+    obs = join_episodes(trajectory.obs, trajectory.valid, length)
+    action = join_episodes(trajectory.action, trajectory.valid, length)
+    mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], length)
     zeros = torch.zeros_like(mean_weight)
     return Batch(obs, action, zeros, zeros, mean_weight, counts)
 
 
-def unpack(values: Tensor, valid: Tensor) -> Tensor:
-    """Undo `make_table`: convert ``values [M, N]`` of experiences to ``[T, M, E]``, with zeros at steps that are not
-    ``valid [T, M, E]``."""
+def join_episodes(values: Tensor, valid: Tensor, length: int) -> Tensor:
+    """Join the E episodes of each member, which are side by side in ``values [T, M, E, ...]``, to one sequence ``[M,
+    length, ...]``: the ``valid [T, M, E]`` steps of one episode after another, then zeros."""
+    counts = valid.sum((0, 2)).tolist()  # [M]
+    # As [M, E, T, ...], so that the mask selects one episode after another.
+    experiences = values.movedim(0, 2)[valid.movedim(0, 2)]  # experiences of all members, [sum of counts, ...]
+    return stack_padded(experiences.split(counts), length)
+
+
+def split_episodes(values: Tensor, valid: Tensor) -> Tensor:
+    """Undo `join_episodes`: ``values [M, N] -> [T, M, E]``, with zeros at steps that are not ``valid [T, M, E]``."""
     counts = valid.sum((0, 2)).tolist()  # [M]
     without_padding = torch.cat([row[:count] for row, count in zip(values, counts, strict=True)])
     valid_by_episode = valid.movedim(0, 2)  # [M, E, T], so that the mask selects one episode after another

@@ -53,9 +53,8 @@ class Batch(NamedTuple):
 
 
 class Agent(InnerAgent):
-    """PPO or A2C. E is ``config.num_envs``. Steps are collected until the rollout is full. Then `learn` makes all
-    passes over it. After other steps, `learn` only returns the last loss. ``flat_parameters`` includes the critic,
-    because one optimiser trains both networks."""
+    """PPO or A2C. Steps of E = ``config.num_envs`` environments are collected until the rollout is full. Then `learn`
+    makes all passes over it. ``flat_parameters`` includes the critic, because one optimiser trains both networks."""
 
     action_kinds = (Discrete, Continuous)
     takes_images = True
@@ -85,10 +84,11 @@ class Agent(InnerAgent):
         columns |= {"reward": number, "discount": number, "done": number}
         self.rollout = ReplayBuffer(columns, self.rollout_size, members)
         self.noise = make_noise(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
-        self.shuffling = Streams.from_name(seeds, "minibatches")
+        self.shuffling = Streams.from_name(seeds, "minibatches")  # random generators that shuffle the rollout
         self.obs_moments = Moments(members, spaces.obs_shape, _INITIAL_COUNT) if config.normalize_obs else None
         self.return_moments = Moments(members, (), _INITIAL_COUNT) if config.normalize_reward else None
         self.discounted_sum = torch.zeros(members, self.envs)  # discounted sums of rewards, for `return_moments`
+        # Statistics of the latest rollout, ``{name: [M]}``.
         self.logged = {name: torch.full((members,), torch.nan) for name in (*STATISTICS, "explained_variance")}
         if config.max_grad_norm is not None:
             self.logged["grad_norm"] = torch.full((members,), torch.nan)
@@ -113,9 +113,8 @@ class Agent(InnerAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step ``[M, E, ...]`` in the rollout, with observations and rewards normalised as the settings say.
-        The stored action is the sample of `act` before clipping, not ``action``. ``discount`` is 0 after termination,
-        ``done`` also True after truncation."""
+        """Store the step ``[M, E, ...]`` in the rollout, normalised as the settings say. The stored action is the
+        sample of `act` before clipping. ``discount`` is 0 after termination, ``done`` also True after truncation."""
         if self.return_moments is not None:
             # As in Gymnasium's NormalizeReward, the constant discount is used: ends of episodes reset the sum below.
             self.discounted_sum = self.discounted_sum * self.config.discount + reward
@@ -130,12 +129,12 @@ class Agent(InnerAgent):
         self.episodes += done.sum(1)
 
     def learn(self) -> Tensor:
-        """Make all passes over the rollout if the current step completed it. With ``target_kl``, the updates of a
-        member end before the first minibatch with a KL divergence above 1.5 ``target_kl``."""
-        if self.steps % self.rollout_steps:
+        """Make all passes over the rollout if the current step completed it. With ``target_kl``, a member's updates end
+        before the first minibatch with a KL divergence above 1.5 ``target_kl``. Return the loss of the latest pass."""
+        if self.steps % self.rollout_steps:  # the rollout is not full
             return self.loss
         config, batch = self.config, self.rollout_batch()
-        active = torch.ones(self.members, dtype=torch.bool)
+        active = torch.ones(self.members, dtype=torch.bool)  # members that still make updates
         for _ in range(config.ppo_epochs):
             statistics: list[dict[str, Tensor]] = []  # {name: [M]} for each minibatch
             evaluated_members: list[Tensor] = []  # [M] bool for each minibatch, the members that its statistics include
@@ -155,8 +154,7 @@ class Agent(InnerAgent):
 
     @torch.no_grad()
     def rollout_batch(self) -> Batch:
-        """Return the rollout with values, log-probabilities, advantages and returns of the current weights. Also write
-        the explained variance to ``logged``."""
+        """Return the rollout with values, log-probabilities, advantages and returns of the current weights."""
         # [N, M, ...] -> [M, N, ...], N = T E for T steps in E environments
         columns = {name: column.transpose(0, 1).contiguous() for name, column in self.rollout.rows().items()}
         obs, next_obs, action, reward = columns["obs"], columns["next_obs"], columns["action"], columns["reward"]
@@ -164,18 +162,10 @@ class Agent(InnerAgent):
             reward = reward + self._novelty(obs, action, next_obs)
         value, log_prob, _ = self.network.evaluate_actions(self.flat_parameters, obs, action)
         next_value = self.network.value(self.flat_parameters, next_obs)
-
-        def split_steps(tensor: Tensor) -> Tensor:
-            return tensor.unflatten(1, (-1, self.envs))  # [M, T, E]
-
-        advantage = gae(
-            split_steps(reward),
-            split_steps(value),
-            split_steps(next_value),
-            split_steps(self.config.discount * columns["discount"]),
-            split_steps(columns["done"] > 0),
-            self.config.gae_lambda,
-        ).flatten(1)
+        discount, done = self.config.discount * columns["discount"], columns["done"] > 0
+        inputs = {"reward": reward, "value": value, "next_value": next_value, "discount": discount, "done": done}
+        by_step = {name: values.unflatten(1, (-1, self.envs)) for name, values in inputs.items()}  # [M, T, E]
+        advantage = gae(**by_step, gae_lambda=self.config.gae_lambda).flatten(1)
         returns = advantage + value
         self.logged["explained_variance"] = explained_variance(value, returns)
         return Batch(obs, action, log_prob, value, advantage, returns)
@@ -183,8 +173,7 @@ class Agent(InnerAgent):
     @torch.enable_grad()
     def update(self, minibatch: Batch, active: Tensor) -> dict[str, Tensor]:
         """Make a gradient step on a minibatch, in the members ``active [M]`` bool. Return statistics, ``{name: [M]}``.
-        With ``target_kl``, members whose KL divergence is above 1.5 ``target_kl`` make no step, and become False in
-        ``active``, in place."""
+        With ``target_kl``, members whose KL divergence is too large make no step, and become False in ``active``."""
         config = self.config
         self.optimizer.zero_grad()
         loss, statistics = self.ppo_loss(minibatch)
@@ -209,13 +198,17 @@ class Agent(InnerAgent):
         value_loss = clipped_value_loss(value, batch.returns, batch.value, config.clip_range_vf)
         loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         is_clipped = (ratio - 1).abs() > config.clip_range
-        kl, clip_fraction = approximate_kl(ratio, log_ratio), is_clipped.float().mean(1)
-        statistics = zip(STATISTICS, (policy_loss, value_loss, entropy, kl, clip_fraction), strict=True)
-        return loss, {name: value.detach() for name, value in statistics}
+        statistics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": approximate_kl(ratio, log_ratio),
+            "clip_fraction": is_clipped.float().mean(1),
+        }
+        return loss, {name: values.detach() for name, values in statistics.items()}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the minibatches of one pass over the rollout, shuffled for each member separately. A single minibatch
-        is not shuffled."""
+        """Yield the minibatches of one pass over the rollout, shuffled for each member unless there is only one."""
         if self.batch_size == self.rollout_size:
             yield batch
             return
@@ -234,15 +227,15 @@ class Agent(InnerAgent):
             total = values.masked_fill(~mask, 0.0).cumsum(1)[:, -1]
             self.logged[name] = torch.where(counts > 0, total / counts, self.logged[name])
 
-    def _novelty(self, *columns: Tensor) -> Tensor:
-        """Return rewards for novelty ``[M, N]`` of a rollout of N steps. ``columns`` are its observations, actions and
-        next observations, ``[M, N, ...]`` each. `Curiosity.rewards` also trains its networks, on one minibatch after
-        another."""
+    def _novelty(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        """Return rewards for novelty ``[M, N]`` of the N steps of a rollout, ``[M, N, ...]`` each. `Curiosity.rewards`
+        also trains its networks, on one minibatch after another."""
+        if isinstance(self.spaces.actions, Discrete):
+            action = action[..., 0]
         bonuses = []
-        split_columns = [column.split(self.batch_size, 1) for column in columns]
-        for obs, action_vector, next_obs in zip(*split_columns, strict=True):  # one minibatch, [M, B, ...] each
-            action = action_vector[..., 0] if isinstance(self.spaces.actions, Discrete) else action_vector
-            bonuses.append(self.curiosity.rewards(obs, action, next_obs))
+        for first in range(0, obs.shape[1], self.batch_size):
+            batch = slice(first, first + self.batch_size)
+            bonuses.append(self.curiosity.rewards(obs[:, batch], action[:, batch], next_obs[:, batch]))
         return torch.cat(bonuses, 1)
 
     @property
@@ -251,6 +244,7 @@ class Agent(InnerAgent):
         return self.rollout_size
 
     def learning_members(self) -> Tensor:
+        """Return which members have had a full rollout, ``[M]`` bool: all or none."""
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
     def _count_minibatches(self, steps: int) -> int:
@@ -261,9 +255,8 @@ class Agent(InnerAgent):
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learning_steps: Tensor) -> Tensor:
-        """Return the number of updates of each member in the latest ``steps`` steps, ``[M]``. Minibatches that a member
-        has skipped (``target_kl``) do not count. Reset the count of skipped minibatches. Only shape and dtype of
-        ``learning_steps [M]`` are used."""
+        """Return the number of updates of each member in the latest ``steps`` steps, ``[M]``, without skipped ones
+        (``target_kl``), whose count is reset. Only shape and dtype of ``learning_steps [M]`` are used."""
         update_count = torch.full_like(learning_steps, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
@@ -301,7 +294,8 @@ class Agent(InnerAgent):
         return PlayPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
     def with_weights(self, flat_parameters: Tensor) -> PlayPolicy:
-        # With ``test_noise``, all members use the same random numbers.
+        """Return the policy of weights ``flat_parameters [M', D]``, for any number of members M'. It is greedy or, with
+        ``test_noise``, samples with the same random numbers for all members."""
         return PlayPolicy(self, flat_parameters, Streams([0]) if self.config.test_noise else None)
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
@@ -311,6 +305,7 @@ class Agent(InnerAgent):
         return network.actions.clip(network.actions.greedy_action(outputs))
 
     def count_steps(self, steps: int) -> None:
+        """Count ``steps`` steps in each environment and their updates, after compiled code has made them."""
         super().count_steps(steps)
         self.rollout.advance(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)

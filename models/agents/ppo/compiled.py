@@ -187,13 +187,13 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
     if policy.streams is not None:
         return None
     options = {"squashes": False, "scales": policy.agent.config.scale_actions, "moments_at": network.moments_at}
-    return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, **options)
+    return nets.make_actor_player(network.actor, policy.flat_parameters, network.spaces.actions, **options)
 
 
 @compiled
 def _add_to_moments(moments, m, i, values):
-    """Add ``values [E]`` to number ``i`` of member ``m`` in ``moments`` (`RunningMoments`), but do not count them
-    (`Moments.add`)."""
+    """Update mean and square of number ``i`` of member ``m`` in ``moments`` (`RunningMoments`) by ``values [E]``
+    (`Moments.add`). The caller updates ``num_arrays``, once for all numbers of an array."""
     total, square = 0.0, 0.0
     for e in range(len(values)):
         total += values[e]
@@ -212,8 +212,7 @@ def _moments_scale(moments, m, i):
 
 
 def begin_step(agent, work, m, obs):
-    """Update the moments of observations by ``obs [E, O]``, and copy them to the parameters (`Agent.act`).
-    `control.loops.compiled` describes the arguments."""
+    """Update the moments of member ``m`` by ``obs [E, O]``, and copy them to its parameters (`Agent.act`)."""
     if agent.moments_at >= 0:
         params = agent.flat_parameters[m]
         for i in range(agent.obs_size):
@@ -225,9 +224,9 @@ def begin_step(agent, work, m, obs):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action for ``obs [O]`` (`Agent.act`) with the noise in ``agent.action``. A continuous action is
-    written to ``work.continuous_action``, and its numbers before clipping to ``agent.raw_action[m, e]``.
-    `control.loops.compiled` describes the arguments."""
+    """Sample the action of member ``m`` in environment ``e`` at step ``t`` for ``obs [O]`` with the noise in
+    ``agent.action`` (`Agent.act`). Return a discrete action. A continuous action is written to
+    ``work.continuous_action``, and before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     # The outputs are in ``work.scratch[row]``.
     row = nets.normalized_outputs_row(agent.actor, params, agent.moments_at, obs, work.scratch)
@@ -244,9 +243,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the rollout (`Agent.observe`), with normalised observations and a continuous action before
-    clipping. `improve` normalises the rewards of all environments together. `control.loops.compiled` describes the
-    arguments."""
+    """Write step ``t`` of member ``m`` in environment ``e`` into the rollout (`Agent.observe`), with normalised
+    observations and a continuous action before clipping. `improve` normalises the rewards of all environments together.
+    ``discount`` is 0 after termination, else 1; ``done`` is also True after truncation."""
     envs, params = agent.action.shape[2], agent.flat_parameters[m]
     rollout_step = (agent.steps + t) % agent.rollout_steps
     row = agent.table[rollout_step * envs + e, m]
@@ -264,7 +263,7 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _normalize_rewards(agent, m, t):
-    """Divide the rewards of step ``t`` by the standard deviation of their discounted sums (`Agent.observe`)."""
+    """Divide the rewards of step ``t`` by the running deviation of their discounted sums (`Agent.observe`)."""
     sums = agent.discounted_sum[m]
     first_row = (agent.steps + t) % agent.rollout_steps * len(sums)
     reward_at = agent.reward_at  # discount and done follow
@@ -282,9 +281,9 @@ def _normalize_rewards(agent, m, t):
 
 @compiled
 def _run_network(agent, net, layers, m, minibatch, count, obs_at):
-    """Run the network ``net`` of member ``m`` on the observations in the rows ``minibatch[:count]`` of the rollout, and
-    on 0 in the remaining columns of its memory ``layers`` (`nets.Layers`). ``obs_at`` is 0, or O for the next
-    observations."""
+    """Run the network ``net`` of member ``m`` in its memory ``layers`` (`nets.Layers`): on the observations (``obs_at``
+    0) or the next observations (``obs_at`` O) of the rows ``minibatch[:count]`` of the rollout, in other columns on 0.
+    """
     for i in range(agent.obs_size):
         for column in range(count):
             layers.acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
@@ -339,7 +338,7 @@ def _evaluate_rollout(agent, work, m):
 
 @compiled
 def _write_advantages(agent, work, m):
-    """Write advantages and returns of all rows of the rollout to ``work`` (`gae`)."""
+    """Write advantages and returns of all rows of the rollout of member ``m`` to ``work`` (`models.trajectory.gae`)."""
     num_rows, envs = len(work.value), agent.action.shape[2]
     reward_at = agent.reward_at  # discount and done follow
     for row in range(num_rows - 1, -1, -1):  # backwards; the next step of an environment is ``envs`` rows later
@@ -405,9 +404,8 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
 
 @compiled
 def _gaussian_gradient(agent, work, m, column, log_prob_grad):
-    """Write d loss / d mean of the action in ``column`` of the minibatch to the last layer of ``work.actor.grads``. Add
-    d loss / d log of the standard deviations to ``work.grad``. ``log_prob_grad`` is d loss / d log-probability
-    (`Gaussian.log_prob`)."""
+    """Write d loss / d mean of the action in ``column`` of the minibatch to the last layer of ``work.actor.grads``, and
+    add d loss / d log_std to ``work.grad``. ``log_prob_grad`` is d loss / d log-probability (`Gaussian.log_prob`)."""
     params, last, row = agent.flat_parameters[m], len(agent.actor.sizes) - 1, work.minibatch[column]
     for i in range(agent.action_size):
         std = np.exp(params[agent.scales_at + i])
@@ -459,8 +457,7 @@ def _policy_loss(agent, work, m, count, row_weight):
 @compiled
 def _value_loss(agent, work, count, row_weight):
     """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as a mean over the first ``count``
-    columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the values to the last
-    layer of ``work.critic.grads``."""
+    columns; ``row_weight`` is 1 / ``count``. Write d loss / d value to the last layer of ``work.critic.grads``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
     gradient[:] = np.float32(0)
@@ -509,8 +506,7 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 @compiled
 def _minibatch_loss(agent, work, m, count):
-    """Return the loss of the minibatch of the rows ``work.minibatch[:count]``, and write its gradient to
-    ``work.grad``."""
+    """Return the loss on the rows ``work.minibatch[:count]`` of the rollout. Write its gradient to ``work.grad``."""
     params, row_weight = agent.flat_parameters[m], _ONE / np.float32(count)
     _run_network(agent, agent.actor, work.actor, m, work.minibatch, count, obs_at=0)
     _run_network(agent, agent.critic, work.critic, m, work.minibatch, count, obs_at=0)
@@ -526,8 +522,8 @@ def _minibatch_loss(agent, work, m, count):
 
 
 def improve(agent, work, m, t):
-    """Normalise the rewards of step ``t``, and make all passes over the rollout if the step completes it
-    (`Agent.learn`). Write the loss and the statistics of the last pass to ``agent``, as means over its minibatches."""
+    """Normalise the rewards of step ``t``, and make all passes over the rollout of member ``m`` if the step completes
+    it (`Agent.learn`). Write loss and statistics of the last pass to ``agent``, as means over its minibatches."""
     if agent.return_moments.mean.shape[1]:
         _normalize_rewards(agent, m, t)
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block

@@ -1,6 +1,5 @@
 """Networks of PPO with the parameters of M members in one flat tensor ``[M, D]``, and the policy for evaluations."""
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,18 +17,18 @@ from understudy.policy import CLIP_LIMIT
 
 
 class Categorical:
-    """Distribution of A discrete actions: the softmax of their logits. ``log_std`` is empty and not used."""
+    """Distribution of A discrete actions: the softmax of their logits. The argument ``log_std`` of its methods, which
+    `Gaussian` needs, is empty and not used."""
 
-    width = 1
+    width = 1  # length of an action in the rollout
     initial_log_std = torch.empty(0)
-    noise = staticmethod(Streams.gumbel)
+    sample_noise = staticmethod(Streams.gumbel)  # samples the random numbers of actions
 
     def __init__(self, actions: Discrete):
-        self.num_outputs = actions.n
+        self.num_outputs = actions.n  # outputs of the policy network
 
     def sample(self, logits: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions ``[M, E]`` from ``logits [M, E, A]`` by Gumbel ``noise [M, E, A]``: the argmax of their sum is
-        a sample of the softmax."""
+        """Sample actions from the softmax, ``[M, E, A] -> [M, E]``: the argmax of logits plus Gumbel ``noise``."""
         return (logits + noise).argmax(2)
 
     def greedy_action(self, logits: Tensor) -> Tensor:
@@ -51,11 +50,10 @@ class Categorical:
 
 class Gaussian:
     """Distribution of vectors of A independent normal numbers. Means depend on the state, but ``log_std [M, A]``, the
-    logarithms of their standard deviations, do not.
-    Actions are stored before clipping; the environment gets them clipped to its bounds. If ``scaled``, stored actions
-    are relative to the middle of the bounds, in units of half their distance."""
+    logarithms of standard deviations, do not; ``std`` is their initial value. Actions are stored before `clip`. If
+    ``scaled``, they are relative to the middle of the environment's bounds, in units of half their distance."""
 
-    noise = staticmethod(Streams.normal)
+    sample_noise = staticmethod(Streams.normal)  # samples the random numbers of actions
 
     def __init__(self, actions: Continuous, std: float, scaled: bool = False):
         self.num_outputs = self.width = actions.size
@@ -84,25 +82,21 @@ class Gaussian:
         return -(gaussian_nll(z, torch.zeros_like(z)) + log_std.unsqueeze(1)).sum(2)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        """Return the entropy in nats, ``[M]``, equal for all means. Each number of an action has ``(1 + log(2 pi)) / 2
-        + log_std``."""
+        """Return the entropy ``sum((1 + log(2 pi)) / 2 + log_std)`` in nats, ``[M]``. It does not depend on means."""
         return (0.5 + HALF_LOG_TWO_PI + log_std).sum(1)
 
 
-Actions = Categorical | Gaussian
-
-
-def make_noise(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
-    """Return the random numbers for actions in ``envs`` environments: ``{"action": [M, envs, A]}`` for each step."""
-    return NoiseBlocks(streams, [(type(actions).noise, {"action": (envs, actions.num_outputs)})])
+def make_noise(actions: Categorical | Gaussian, streams: Streams, envs: int) -> NoiseBlocks:
+    """Return the random numbers by which ``actions`` are sampled: ``{"action": [M, envs, A]}`` for each step."""
+    return NoiseBlocks(streams, [(type(actions).sample_noise, {"action": (envs, actions.num_outputs)})])
 
 
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # gains of the initial weights of the last layers (Huang et al. 2022, detail 2)
 
 
 class Views(NamedTuple):
-    """Views of parameters ``[M, D]``. ``mean`` and ``scale`` of observations are ``[M, O]``, or ``[M, 0]`` if
-    observations are not normalised. ``scale`` is 1 / standard deviation."""
+    """The parts of the parameters ``[M, D]`` of M members, as views that share their memory. ``mean`` and ``scale`` (1
+    / standard deviation) of observations are ``[M, O]``, or ``[M, 0]`` if observations are not normalised."""
 
     actor: Tensor  # weights of the policy network
     critic: Tensor  # weights of the value network
@@ -119,12 +113,12 @@ class Views(NamedTuple):
 
 
 class ActorCritic:
-    """Architecture of a member. Its row of D parameters holds, in this order: policy network, value network,
-    ``log_std`` of actions, convolutions, mean and scale of observations, and zeros, so that D is a multiple of `BLOCK`.
-    ``member_config`` is ``config`` with sampled hyperparameters, of which ``hidden_sizes`` are used."""
+    """Architecture of the policy and the value network of a member. Its D parameters, a row of a tensor ``[M, D]``, are
+    in this order: policy network, value network, ``log_std`` of actions, convolutions, mean and scale of observations,
+    and zeros, so that D is a multiple of `BLOCK`. ``member_config`` (``config`` with samples) has ``hidden_sizes``."""
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
-        self.action_space = spaces.actions
+        self.spaces, self.conv_channels = spaces, config.conv_channels
         self.actions: Categorical | Gaussian
         if isinstance(spaces.actions, Discrete):
             self.actions = Categorical(spaces.actions)
@@ -135,8 +129,8 @@ class ActorCritic:
             settings = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
             raise SettingError(f"{settings}, but the environment shows images; allowed: false and none")
         hidden = member_config.hidden_sizes
-        self._make_trunk = partial(trunk, spaces, config.conv_channels)  # returns convolutions and their output size
-        self.trunk, inputs = self._make_trunk(Streams([0]))  # any seed will do, because its weights are not used
+        # Any seed will do, because weights are arguments of all methods.
+        self.trunk, inputs = trunk(spaces, config.conv_channels, Streams([0]))
         num_trunk = sum(param.shape[1] for param in self.trunk.parameters())
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
@@ -144,18 +138,18 @@ class ActorCritic:
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         num_moments = inputs if config.normalize_obs else 0
         num_log_std = len(self.actions.initial_log_std)
-        # Sizes of the `Views` of a row, without the zeros. The last two are not trained.
+        # Sizes of the fields of `Views`, which are a row without the zeros. The last two are not trained.
         self.view_sizes = [self.actor.size, self.critic.size, num_log_std, num_trunk, num_moments, num_moments]
         self.padding = -sum(self.view_sizes) % BLOCK
         # Position of the means of observations in a row, which their scales follow; -1 without them.
         self.moments_at = sum(self.view_sizes[:-2]) if num_moments else -1
 
     def initial(self, streams: Streams) -> Tensor:
-        """Sample initial parameters ``[M, D]`` from each member's stream."""
+        """Sample initial parameters ``[M, D]`` by ``streams``, the random generators of M members."""
         actor = self._initial_network(self.actor, POLICY_GAIN, streams)
         critic = self._initial_network(self.critic, VALUE_GAIN, streams)
-        trunk, _ = self._make_trunk(streams)
-        trunk_weights = [param.detach() for param in trunk.parameters()]
+        initial_trunk, _ = trunk(self.spaces, self.conv_channels, streams)
+        trunk_weights = [param.detach() for param in initial_trunk.parameters()]
         members = len(streams)
         log_std = self.actions.initial_log_std.expand(members, -1)
         *_, num_means, num_scales = self.view_sizes
@@ -164,8 +158,7 @@ class ActorCritic:
         return torch.cat([actor, critic, log_std, *trunk_weights, means, scales, padding], 1)
 
     def _initial_network(self, network: MLP, gain: float, streams: Streams) -> Tensor:
-        """Sample initial weights ``[M, size]``. If ``orthogonal`` is on, the weight of the last layer has this
-        ``gain``."""
+        """Sample initial weights ``[M, size]`` of a network. If ``orthogonal``, its last layer has this ``gain``."""
         flat = network.initial(streams)
         if self.orthogonal:
             output_weight, _ = network.layers(flat)[network.depth - 1]  # a view, so ``flat`` changes with it
@@ -173,29 +166,32 @@ class ActorCritic:
         return flat
 
     def views(self, flat: Tensor) -> Views:
-        """Return views of the networks' weights and of other parameters in ``flat [M, D]``."""
+        """Split parameters ``flat [M, D]`` into the weights of the networks and all other parts, as views."""
         *views, _padding = flat.split([*self.view_sizes, self.padding], 1)
         return Views(*views)
 
     def features(self, views: Views, obs: Tensor) -> Tensor:
-        """Return the inputs of both networks: normalised ``obs [M, B, *O]``, or features of images, computed with the
-        weights in ``views``."""
-        return self.trunk(obs, views.trunk) if views.trunk.shape[1] else obs  # type: ignore[no-any-return]
+        """Return the inputs ``[M, B, F]`` of both networks: normalised ``obs [M, B, *O]`` or, for images, the features
+        that the convolutions compute with the weights in ``views``."""
+        is_image = views.trunk.shape[1] > 0
+        return self.trunk(obs, views.trunk) if is_image else obs  # type: ignore[no-any-return]
 
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping to the bounds."""
+        """Sample actions, not clipped yet, for normalised ``obs [M, E, *O]`` by ``noise [M, E, A]``, with parameters
+        ``flat [M, D]``. They are ``[M, E]`` (discrete) or ``[M, E, A]``."""
         views = self.views(flat)
         outputs = self.actor(views.actor, self.features(views, obs))
         return self.actions.sample(outputs, views.log_std, noise)
 
     def value(self, flat: Tensor, obs: Tensor) -> Tensor:
-        """Return the critic's values of normalised observations, ``[M, B, O] -> [M, B]``."""
+        """Return the critic's values of normalised ``obs [M, B, *O] -> [M, B]``, with parameters ``flat [M, D]``."""
         views = self.views(flat)
         return self.critic(views.critic, self.features(views, obs)).squeeze(2)
 
     def evaluate_actions(self, flat: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and log-probabilities, ``[M, B]`` each, and the mean entropy of the policy ``[M]``, for
-        normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping; W is 1 for discrete actions, else A."""
+        normalised ``obs [M, B, *O]`` and ``action [M, B, W]`` before clipping, with parameters ``flat [M, D]``. W is 1
+        for discrete actions, else A."""
         views = self.views(flat)
         features = self.features(views, obs)
         outputs = self.actor(views.actor, features)
@@ -205,8 +201,7 @@ class ActorCritic:
 
 
 class PlayPolicy(AgentPolicy):
-    """Policy for evaluations. Actions are sampled if there are ``streams`` (one per member, or a single one for all
-    members), otherwise greedy."""
+    """PPO's policy in evaluations: sampled with random ``streams`` (one per member, or one for all), else greedy."""
 
     noise: NoiseBlocks | None = None  # set at the first `act`, if there are ``streams``
 

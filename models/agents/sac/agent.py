@@ -39,8 +39,7 @@ class Agent(TwinCriticAgent):
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of a step: as in the base class, and normal numbers ``now``, which sample the
-        actor's actions in the minibatch."""
+        """Return the random numbers of a step: of the base class, and ``now``, which samples the actor's actions."""
         uniform_draw, normal_draw = super()._noise_draws()
         _, shapes = normal_draw
         return [uniform_draw, (Streams.normal, {**shapes, "now": shapes["next"]})]
@@ -50,12 +49,13 @@ class Agent(TwinCriticAgent):
         return exp(self.flat_parameters[:, -1:])
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Sample action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, 2 A]``."""
+        """Sample exploring actions ``[M, E, A]`` in [-1, 1] from the actor's ``outputs [M, E, 2 A]``."""
         action, _ = sample(outputs, random_numbers["explore"])
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return tanh of the means or, with ``streams``, samples (`TwinCriticAgent.evaluation_vectors`)."""
+        """Return actions ``[M, E, A]`` in [-1, 1] for evaluations, from the actor's ``outputs [M, E, 2 A]``: tanh of
+        the means or, with the random generators ``streams``, samples as in training."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         noise = streams.normal(self.action_size, outputs.shape[1])  # [M, A, E]
@@ -63,16 +63,12 @@ class Agent(TwinCriticAgent):
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, B, O] -> [M, B]``."""
-        next_action, log_prob = self._sample_action(next_obs, random_numbers["next"])
+        outputs = self.actor(self.flat_parameters, next_obs)
+        next_action, log_prob = sample(outputs, random_numbers["next"].transpose(1, 2))
         return self.critics.target_values(next_obs, next_action) - self.alpha() * log_prob
 
-    def _sample_action(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample an action for each of ``obs [M, B, O]`` by normal ``noise [M, A, B]``. Return the actions ``[M, B,
-        A]`` and their log-probabilities ``[M, B]``."""
-        return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
-
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update actor, temperature and target critics (`OffPolicyAgent.finish_update`)."""
+        """Update actor, temperature and target critics on ``obs [M, B, O]``, in the members ``mask`` (None: all)."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:
@@ -85,7 +81,8 @@ class Agent(TwinCriticAgent):
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and
         their log-probabilities ``[M, B]``. No gradient flows into alpha."""
-        action, log_prob = self._sample_action(obs, random_numbers["now"])
+        outputs = self.actor(self.flat_parameters, obs)
+        action, log_prob = sample(outputs, random_numbers["now"].transpose(1, 2))
         q = self.critics(obs, action).amin(1)  # the smaller value
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob
 

@@ -36,17 +36,17 @@ make_members = partial(critics.make_members, Members)
 
 @exact_inlined
 def _exploring_action(agent, outputs, m, t, e, i):
-    """Sample coordinate ``i`` of the action from the actor's ``outputs [2 A]`` (`Agent._explore`).
-    `critics.make_choose` describes the arguments."""
+    """Sample coordinate ``i`` of the action of member ``m`` in environment ``e`` at step ``t``, in [-1, 1], from the
+    actor's ``outputs [2 A]``: means, then logarithms of standard deviations (`Agent._explore`)."""
     std = np.exp(clip(outputs[agent.action_size + i], _MIN_LOG_STD, _MAX_LOG_STD))
     return np.tanh(outputs[i] + std * agent.explore[m, t, e, i])
 
 
 @compiled
 def _sample_actions(agent, work, noise):
-    """Sample actions from the actor's outputs by standard normal ``noise [A, B]`` (`agent.sample`). Write the actions
-    to the first critic's inputs, their standard deviations to ``work.std``, and their log-probabilities to
-    ``work.log_prob``."""
+    """Sample actions for the minibatch from the outputs of the actor, which has run on it, by standard normal ``noise
+    [A, B]`` (`agent.sample`). Write the actions to the first critic's inputs, the standard deviations to ``work.std [A,
+    B]``, and the log-probabilities to ``work.log_prob [B]``."""
     outputs = work.actor.acts[len(agent.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
@@ -66,8 +66,8 @@ def _sample_actions(agent, work, noise):
 
 @compiled
 def _write_actor_gradient(agent, work, m, noise):
-    """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]`` (`Agent.finish_update`).
-    Actions are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
+    """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]`` (`Agent.finish_update`). The
+    first critic's inputs have the observations. Actions, sampled by normal ``noise [A, B]``, overwrite the others."""
     params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
     obs_size, action_size, batch_size = agent.obs_size, agent.action_size, len(work.log_prob)
     critics.run_actor(agent, work, m)  # writes the outputs from which actions are sampled
@@ -110,8 +110,8 @@ def _write_actor_gradient(agent, work, m, noise):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states, minus ``alpha log pi(a'|s')``, to ``work.td_target [B]`` (`Agent.next_q`).
-    `models.compiled_critics` describes the arguments."""
+    """Write the values of the next states of the minibatch, ``min Q_target(s', a') - alpha log pi(a'|s')``, to
+    ``work.td_target [B]``, for update ``update`` of member ``m`` at step ``t`` (`Agent.next_q`)."""
     params = agent.actor_learner.flat_parameters[m]
     critics.run_actor_on_next_obs(agent, work, params)
     _sample_actions(agent, work, agent.next[m, t, update])
@@ -123,8 +123,8 @@ def _write_next_values(agent, work, m, t, update):
 
 @compiled
 def _update(agent, work, m, t, update):
-    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
-    critics' loss. `models.compiled_critics` describes the arguments."""
+    """Update critics, actor, temperature and target critics of member ``m`` on the minibatch in ``work.sample``, in
+    update ``update`` after step ``t`` (`TwinCriticAgent.update`). Return the critics' loss."""
     _write_next_values(agent, work, m, t, update)
     loss = critics.update_critics(agent, work, m)
     _write_actor_gradient(agent, work, m, agent.now[m, t, update])

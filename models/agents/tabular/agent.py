@@ -6,7 +6,7 @@ has the table of action values of a member in one row.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +23,25 @@ _BLOCK = 512  # steps per block of random numbers, because a call takes as long 
 
 
 def sample_config(config: Config, seed: int) -> Config:
-    """Return the settings of one agent. With ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1]. Source:
-    Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world."""
+    """Return the settings of the agent with this ``seed``: ``config`` or, with ``vary_hp``, a copy in which the
+    learning rate and the discount are uniformly random in [0.1, 1], as far as ``vary`` lists them. Source: Ferreira et
+    al. 2022, appendix on varied hyperparameters, for their grid world."""
     if not config.vary_hp:
         return config
-    lr_number, discount_number, *_ = uniform_numbers(seed)
-    samples: dict[str, Any] = {"lr": 0.1 + 0.9 * lr_number, "discount": 0.1 + 0.9 * discount_number}
-    return replace(config, **{name: samples[name] for name in config.vary})
+    lr_number, discount_number, *_ = uniform_numbers(seed)  # in [0, 1)
+    if "lr" in config.vary:
+        config = replace(config, lr=0.1 + 0.9 * lr_number)
+    if "discount" in config.vary:
+        config = replace(config, discount=0.1 + 0.9 * discount_number)
+    return config
 
 
-def table_rows(flat_parameters: Tensor, obs: Tensor) -> Tensor:
-    """Return the rows ``[M, B, A]`` of the tables ``flat_parameters [M, S * A]`` for one-hot ``obs [M, B, S]``: the
-    values of all actions."""
-    tables = flat_parameters.unflatten(1, (obs.shape[2], -1))
-    members = torch.arange(len(tables)).unsqueeze(1)
-    return tables[members, obs.argmax(2)]
+def look_up_values(flat_parameters: Tensor, obs: Tensor) -> Tensor:
+    """Look up the values of all actions, ``[M, B, A]``, for one-hot observations ``obs [M, B, S]`` in the Q tables of M
+    members. ``flat_parameters [M, S * A]`` has one table ``[S, A]`` in each row."""
+    tables = flat_parameters.unflatten(1, (obs.shape[2], -1))  # [M, S, A]
+    members, states = torch.arange(len(tables)).unsqueeze(1), obs.argmax(2)  # [M, 1] and [M, B]
+    return tables[members, states]
 
 
 def best_actions(values: Tensor, tie_breakers: Tensor | None = None) -> Tensor:
@@ -47,6 +51,16 @@ def best_actions(values: Tensor, tie_breakers: Tensor | None = None) -> Tensor:
         return values.argmax(-1)
     is_best = values == values.amax(-1, keepdim=True)
     return torch.where(is_best, tie_breakers, -1.0).argmax(-1)  # -1 is below all tie breakers
+
+
+class Step(NamedTuple):
+    """A step of all members in E environments, from which `Agent.learn` updates the table."""
+
+    entry: Tensor  # [M, E], index of Q(s, a) in a row of ``flat_parameters``
+    next_obs: Tensor  # [M, E, S], one-hot
+    reward: Tensor  # [M, E], with novelty bonuses
+    discount: Tensor  # [M, E], 0 if the value of the next state does not count, else 1
+    done: Tensor  # [M, E] bool, whether the episode has ended
 
 
 class Agent(EpsilonGreedy):
@@ -79,26 +93,25 @@ class Agent(EpsilonGreedy):
         # Next actions [M, E] that the latest update has chosen; A, the number of actions, if none is chosen.
         self.planned = torch.full((len(seeds), self.envs), self.num_actions) if config.backup == "executed" else None
         self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration"), self._noise_draws(), steps=_BLOCK)
-        # The current step: indices of Q(s, a) in the table, next obs, rewards, discounts, done; [M, E, ...] each.
-        self._transition: tuple[Tensor, ...] = ()
+        self._step: Step  # the current step, which `observe` stores for `learn`
 
     def _noise_draws(self) -> list[Draw]:
-        """Return a description of the random numbers of a step for `NoiseBlocks`: samplers, names and shapes. An
-        epsilon-greedy action takes ``explore [E]``, ``action [E]`` and, with ``random_ties``, ``ties [E, A]``. SARSA
-        also samples the next action, with the numbers ``next_explore``, ``next_action`` and ``next_ties``."""
-        is_sarsa = self.config.backup != "max"
-        prefixes = ("", "next_") if is_sarsa else ("",)
-        explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
-        action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}
-        tie_shapes = {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}
+        """Return samplers, names and shapes of the random numbers that the agent needs in each step. Epsilon-greedy
+        actions need ``explore [E]``, ``action [E]`` and, with ``random_ties``, ``ties [E, A]``. SARSA also samples the
+        next action of each environment, by ``next_explore``, ``next_action`` and ``next_ties``."""
+        explore_shapes, action_shapes = {"explore": (self.envs,)}, {"action": (self.envs,)}
+        tie_shapes = {"ties": (self.envs, self.num_actions)}
+        if self.config.backup != "max":  # SARSA
+            explore_shapes["next_explore"] = action_shapes["next_action"] = (self.envs,)
+            tie_shapes["next_ties"] = (self.envs, self.num_actions)
         draws: list[Draw] = [(Streams.uniform, explore_shapes), (integers_below(self.num_actions), action_shapes)]
         if self.config.random_ties:
             draws.append((Streams.uniform, tie_shapes))
         return draws
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return actions ``[M, E]`` for ``obs [M, E, S]``. They are epsilon-greedy, unless the latest update has
-        ``planned`` an action."""
+        """Return actions ``[M, E]`` for one-hot ``obs [M, E, S]``. They are epsilon-greedy, except that textbook SARSA
+        executes the actions ``planned``, which its latest update has chosen, if any."""
         self.steps += 1
         self.random_numbers = self.noise.next()
         action = self._epsilon_greedy(self.values(obs), self.random_numbers)
@@ -116,36 +129,38 @@ class Agent(EpsilonGreedy):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step for `learn`, with novelty bonuses added to the rewards. Count visits and finished episodes."""
-        entries = obs.argmax(2) * self.num_actions + action
+        """Store the step ``[M, E, ...]`` for `learn`, with novelty bonuses added to the rewards. Count visits and
+        finished episodes. ``discount`` is 0 after termination, else 1; ``done`` is also True after truncation."""
+        entry = obs.argmax(2) * self.num_actions + action
         if self.config.truncation_ends:
             discount = discount.masked_fill(done, 0.0)
         if self.visits is not None:
-            self.visits.scatter_add_(1, entries, torch.ones_like(entries))
-            visits = self.visits.gather(1, entries).double()
+            self.visits.scatter_add_(1, entry, torch.ones_like(entry))
+            visits = self.visits.gather(1, entry).double()
             reward = reward + (self.config.count_bonus / (visits.sqrt() + 1e-9)).float()  # 1e-9 as in the public code
         if self.curiosity is not None:
             reward = reward + self.curiosity.rewards(obs, action, next_obs, self.learning_members())
         self.episodes += done.sum(1)
-        self._transition = entries, next_obs, reward, discount, done
+        self._step = Step(entry, next_obs, reward, discount, done)
 
     def learning_members(self) -> Tensor:
+        """Return which members have finished ``init_episodes`` episodes, and so may learn, ``[M]`` bool."""
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
+        """Update the table by the step in each environment in turn. Return the loss ``[M]`` of the last update."""
         for env in range(self.envs):
             loss = self._update(env)
-        return loss  # loss of the last environment
+        return loss
 
     def _update(self, env: int) -> Tensor:
-        """Update ``Q(s, a)`` of the step of environment ``env``. Return squared TD errors ``[M]``, NaN until a member
-        learns."""
+        """Update ``Q(s, a)`` by the step in environment ``env``. Return squared errors ``[M]``, NaN without update."""
         only_env = slice(env, env + 1)  # keeps the axis of environments, which then has length 1
-        entry, next_obs, reward, discount, done = (tensor[:, only_env] for tensor in self._transition)
+        entry, next_obs, reward, discount, done = (tensor[:, only_env] for tensor in self._step)
         next_values = self.values(next_obs)  # [M, 1, A]
-        if self.config.backup == "max":
+        if self.config.backup == "max":  # Q-learning
             next_action = best_actions(next_values)
-        else:
+        else:  # SARSA
             random_numbers = {name: values[:, only_env] for name, values in self.random_numbers.items()}
             next_action = self._epsilon_greedy(next_values, random_numbers, "next_")
             if self.planned is not None:
@@ -160,17 +175,19 @@ class Agent(EpsilonGreedy):
 
     @property
     def lr_factor(self) -> float:
-        """The factor on the learning rates in the latest step or, before any step, in the first step."""
+        """The factor on the learning rates (``anneal_lr``) in the latest step or, before any step, in the first."""
         return self.lr_factor_at(max(0, self.steps - 1))
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, S] -> [M, B, A]``."""
-        return table_rows(self.flat_parameters, obs)
+        return look_up_values(self.flat_parameters, obs)
 
     def discounts(self) -> Tensor:
+        """Return the discount factors of members, ``[M]``, which ``vary_hp`` may have sampled."""
         return self.discount
 
     def metrics(self) -> dict[str, Tensor]:
+        """Return epsilon and the mean action value of each member, ``{tag: [M]}``."""
         return {"train/epsilon": self.epsilon(), "train/q_mean": self.flat_parameters.detach().mean(1)}
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
@@ -180,9 +197,10 @@ class Agent(EpsilonGreedy):
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first if several are equally good."""
-        return table_rows(flat_parameters, obs).argmax(2)
+        return look_up_values(flat_parameters, obs).argmax(2)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `training_state`. Raises StateError for a planned action that does not exist."""
         super().load_training_state(state)
         if self.planned is not None:
             largest = int(self.planned.max())  # the number of actions means that none is planned

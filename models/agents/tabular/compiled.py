@@ -56,7 +56,7 @@ Work = namedtuple("Work", "continuous_action cell_indices entries next_cells rew
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return `Members` for a block of T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code
     writes into ``loss [M]``."""
-    # Q-learning samples no next action, and maybe no ties. These arrays of the same types take their place.
+    # Arrays of the same types in place of random numbers that the settings do not need: ties, and SARSA's next actions.
     no_ties = torch.empty(0, 0, 0, 0)
     placeholders = {"next_explore": random_numbers["explore"], "next_action": random_numbers["action"]}
     placeholders |= {"ties": no_ties, "next_ties": no_ties}
@@ -92,13 +92,14 @@ def make_work(agent: Members) -> Work:
 class Player(NamedTuple):
     """Greedy policy of M members, for `decide`."""
 
-    rows: Array  # [M * S, A], action values
+    rows: Array  # [M * S, A], action values of the S cells of member 0, then of member 1, and so on
     cell_indices: Array  # [S], 0, 1, 2, ...
     widest: int  # width of the scratch memory of `decide`: not used
     action_size: int  # length of a continuous action: 0
 
 
 def make_player(policy: AgentPolicy) -> Player:
+    """Return the greedy ``policy`` for compiled code."""
     num_states = policy.agent.num_states
     rows = policy.flat_parameters.detach().numpy().reshape(policy.members * num_states, -1)
     return Player(rows, np.arange(num_states, dtype=np.float32), widest=1, action_size=0)
@@ -116,16 +117,16 @@ def _one_hot_cell(obs, cell_indices):
 
 @exact
 def _cell(state, obs, cell_indices):
-    """Return the number of the cell. A state of one number is the cell itself, as in a grid world. Otherwise the cell
-    is computed from the one-hot ``obs [S]``."""
+    """Return the index of the agent's cell. A ``state [K]`` of one number is the cell itself, as in a grid world.
+    Otherwise the cell is computed from the one-hot ``obs [S]`` and ``cell_indices [S]``, 0, 1, 2, ..."""
     return int(state[0]) if len(state) == 1 else _one_hot_cell(obs, cell_indices)
 
 
 @exact
 def _greedy_action(values, num_actions, ties, m, t, e, cell):
     """Return the best of the ``num_actions`` actions of member ``m`` in ``cell`` according to ``values [M, S * A]``
-    (`best_actions`). Several equal actions are distinguished by the tie breakers ``ties [M, T, E, A]`` of step ``t`` in
-    environment ``e``. If ``ties`` is empty, the first action counts."""
+    (`best_actions`). Of equally good actions, it is the action with the largest tie breaker in ``ties [M, T, E, A]`` at
+    step ``t`` in environment ``e``, or the first if ``ties`` is empty."""
     cell_values = values[m, cell * num_actions : (cell + 1) * num_actions]
     best = argmax(cell_values, num_actions)
     for action in range(ties.shape[3]):
@@ -135,8 +136,8 @@ def _greedy_action(values, num_actions, ties, m, t, e, cell):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy or the planned action (`Agent.act`). Write the cell to ``agent.cell[m, e]``.
-    `control.loops.compiled` describes the arguments."""
+    """Return the action of member ``m`` in environment ``e`` at step ``t`` (`Agent.act`): the planned action, if there
+    is one, else an epsilon-greedy action for ``obs [S]`` in ``state [K]``. Write the cell to ``agent.cell[m, e]``."""
     agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
@@ -146,22 +147,20 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step of member ``m`` in environment ``e`` at index ``e`` of the arrays in ``work``, for `improve`
-    (`Agent.observe`). ``state [K]`` is the state after the step. `control.loops.compiled` describes all other
-    arguments."""
+    """Store the step of member ``m`` in environment ``e`` in the arrays of ``work``, for `improve` (`Agent.observe`).
+    ``state`` is after the step. ``discount`` is 0 after termination, ``done`` also True after truncation."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
-    # ``discount`` is 0 after termination. With ``truncation_ends``, it is also 0 after truncation.
     work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount
     work.done[e] = done
 
 
 def improve(agent, work, m, t):
-    """Update one action value for each environment, from the step in ``work`` (`Agent.learn`). Until the member has
-    finished ``init_episodes`` episodes, no value changes, and ``agent.loss[m]`` is NaN."""
+    """Update the table of member ``m`` by step ``t`` in each environment, which is in ``work`` (`Agent.learn`). Before
+    the member has finished ``init_episodes`` episodes, no value changes, and ``agent.loss[m]`` is NaN."""
     envs = len(work.entries)
-    if len(agent.visits):
+    if len(agent.visits):  # count bonus
         for e in range(envs):
             agent.visits[m, work.entries[e]] += 1
         for e in range(envs):
@@ -186,7 +185,6 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` in the cell of ``obs [S]`` (`Agent.policy_actions`).
-    `control.loops.compiled` describes the arguments."""
+    """Return the best action of member ``m`` for ``obs [S]`` in ``state [K]`` (`Agent.policy_actions`)."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return argmax(player.rows[row], player.rows.shape[1])

@@ -29,17 +29,17 @@ make_members = partial(critics.make_members, Members)
 
 @exact_inlined
 def _exploring_action(agent, outputs, m, t, e, i):
-    """Return coordinate ``i`` of the exploring action for the actor's ``outputs [A]`` (`Agent._explore`).
-    `critics.make_choose` describes the arguments."""
+    """Return coordinate ``i`` of the exploring action of member ``m`` in environment ``e`` at step ``t``, in [-1, 1],
+    for the actor's ``outputs [A]`` (`Agent._explore`)."""
     noise = agent.explore[m, t, e, i] * agent.action_std
     return clip(np.tanh(outputs[i]) + noise, -ONE, ONE)
 
 
 @compiled
 def _write_actions(agent, work, m, t, update, is_target):
-    """Write the actions of the actor that has run to the first critic's inputs (`Agent._vectors`).
-    `critics.make_delayed_improve` describes the arguments."""
-    outputs = work.actor.acts[len(agent.actor.sizes) - 1]
+    """Convert the actor's outputs for a minibatch to actions (`Agent._actions`), and write them to the first critic's
+    inputs ``work.critic1.acts[0]``. `critics.make_delayed_improve` describes the arguments."""
+    outputs = work.actor.acts[len(agent.actor.sizes) - 1]  # [A, B]
     for i in range(agent.action_size):
         for column in range(len(work.td_target)):
             work.critic1.acts[0, agent.obs_size + i, column] = np.tanh(outputs[i, column])
@@ -47,8 +47,8 @@ def _write_actions(agent, work, m, t, update, is_target):
 
 @compiled
 def _write_output_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss to the last layer of ``work.actor.grads``.
-    `critics.make_delayed_improve` describes the arguments."""
+    """Write the gradient of the actor's loss with respect to its outputs, from the gradient of the first critic's
+    values with respect to the actions (`Agent.actor_loss`). `critics.make_delayed_improve` describes the arguments."""
     for i in range(agent.action_size):
         row = agent.obs_size + i  # row of the action in the critic's inputs
         for column in range(len(work.td_target)):

@@ -59,14 +59,14 @@ class Agent(td3.Agent):
         return initial * (1 - (1 - FINAL_SHARE) * progress)  # falls linearly to this share of ``initial``
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return sampled action vectors with normal noise ``[M, E, A]``, from logits ``outputs [M, E, A]``."""
+        """Sample action vectors ``[M, E, A]`` from the actor's logits ``outputs [M, E, A]``, and add normal noise."""
         vectors = self._sample_vectors(outputs, random_numbers["act_gumbel"], self.flat_parameters)
         return torch.add(vectors, random_numbers["explore"], alpha=self.config.action_std)
 
     def _sample_vectors(self, logits: Tensor, gumbel: Tensor, weights: Tensor) -> Tensor:
-        """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]`` by Gumbel noise ``gumbel
-        [M, A, B]``, with the temperature in the actor's ``weights [M, D]``. With ``gumbel_softmax_hard``, vectors are
-        one-hot, but have the gradient of soft vectors (straight-through)."""
+        """Sample action vectors ``[M, B, A]`` from the Gumbel-softmax of ``logits [M, B, A]``, by the standard Gumbel
+        noise ``gumbel [M, A, B]``. The actor's ``weights [M, D]`` include the temperature. With
+        ``gumbel_softmax_hard``, vectors are one-hot, but have the gradient of soft vectors (straight-through)."""
         probs = ((logits + gumbel.transpose(1, 2)) / self.temperature(weights)).softmax(2)
         if not self.config.gumbel_softmax_hard:
             return probs
@@ -81,17 +81,19 @@ class Agent(td3.Agent):
         return vectors.argmax(2)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return vectors ``[M, E, A]`` whose largest numbers are the actions: the logits ``outputs`` themselves or,
-        with ``streams``, samples as in training."""
+        """Return action vectors for evaluations, ``[M, E, A]``, whose largest number marks the action. They are the
+        actor's logits ``outputs [M, E, A]`` or, with the random generators ``streams``, samples as in training."""
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])  # [M, A, E]
         normal = streams.normal(*outputs.shape[1:])
         return self._explore(outputs, {"act_gumbel": gumbel, "explore": normal})
 
-    def _vectors(self, outputs: Tensor, random_numbers: dict[str, Tensor], is_target: bool = False) -> Tensor:
-        gumbel = random_numbers["next_gumbel" if is_target else "gumbel"]
-        return self._sample_vectors(outputs, gumbel, self.target_parameters if is_target else self.flat_parameters)
+    def _actions(self, outputs: Tensor, random_numbers: dict[str, Tensor], is_target: bool = False) -> Tensor:
+        """Sample action vectors ``[M, B, A]`` for the critics from logits ``outputs [M, B, A]`` of an actor."""
+        if is_target:
+            return self._sample_vectors(outputs, random_numbers["next_gumbel"], self.target_parameters)
+        return self._sample_vectors(outputs, random_numbers["gumbel"], self.flat_parameters)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the metrics of TD3, and the entropy of actions without normal noise, ``{name: [M]}``. The temperature

@@ -43,8 +43,7 @@ make_members = partial(critics.make_members, Members)
 
 @compiled
 def _temperature(agent, m, params):
-    """Return the temperature of member ``m`` for ``params [D]``, the parameters of its actor or of its target actor
-    (`Agent.temperature`)."""
+    """Return the temperature of member ``m`` for its actor or target actor ``params [D]`` (`Agent.temperature`)."""
     if agent.gumbel_temperature == _LEARNED:  # the last parameter is its logarithm
         return np.exp(params[len(params) - 1])
     if agent.gumbel_temperature == _FIXED:
@@ -55,9 +54,9 @@ def _temperature(agent, m, params):
 
 @compiled
 def _gumbel_softmax(logits, gumbel, column, temperature, probs):
-    """Compute ``softmax((logits + gumbel[:, column]) / temperature)`` for ``logits [A]`` and ``gumbel [A, columns]``,
-    and write it to ``probs[:, column]``. Return the index of the largest probability, the first if several are
-    equal."""
+    """Sample an action vector from the Gumbel-softmax: write ``softmax((logits + gumbel[:, column]) / temperature)``
+    for ``logits [A]`` and ``gumbel [A, columns]`` to ``probs[:, column]``. Return the index of the largest probability,
+    the first if several are equal."""
     num_actions = len(probs)
     max_z = (logits[0] + gumbel[0, column]) / temperature
     for i in range(num_actions):
@@ -90,8 +89,8 @@ def _sample_vectors(agent, work, m, t, update, is_target):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`): the index of the largest number in an action
-    vector, which is written to ``agent.action_vector[m, e]``. `control.loops.compiled` describes the arguments."""
+    """Return the exploring action of member ``m`` in environment ``e`` at step ``t`` for ``obs [O]``: the index of the
+    largest number in an action vector, which is written to ``agent.action_vector[m, e]`` (`TwinCriticAgent.act`)."""
     best = 0
     num_actions, params, vector = agent.action_size, agent.actor_learner.flat_parameters[m], agent.action_vector[m, e]
     if nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t)):
@@ -114,9 +113,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_output_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss with respect to the logits to the last layer of ``work.actor.grads``, and
-    with respect to the logarithm of the temperature to the last number of ``work.actor_grad``.
-    `critics.make_delayed_improve` describes the arguments."""
+    """Write the gradient of the actor's loss: d loss / d logits to the last layer of ``work.actor.grads``, d loss / d
+    log temperature to the last number of ``work.actor_grad``. `critics.make_delayed_improve` explains arguments."""
     params, depth = agent.actor_learner.flat_parameters[m], len(agent.actor.sizes) - 1
     obs_size, num_actions, batch_size = agent.obs_size, agent.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
