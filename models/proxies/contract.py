@@ -20,7 +20,8 @@ from models.streams import Streams
 
 
 class Parameters(Protocol):
-    """The networks of a proxy, and the positions of their weights in its vector of D = ``size`` parameters."""
+    """Architecture of a proxy's networks. It converts between the vector of all D = ``size`` parameters of a proxy and
+    the weights of each network."""
 
     @property
     def size(self) -> int: ...
@@ -52,4 +53,4 @@ class Trainee(Protocol):
     def config(self) -> Any: ...
 
     def discounts(self) -> Tensor:
-        """See `models.contract.InnerAgent.discounts`."""
+        """Return the discount of each member, ``[M]``."""

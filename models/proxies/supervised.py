@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.losses import transition_losses
-from models.proxies.fitting import fit, undo_scaling
+from models.proxies.fitting import Scale, fit, undo_scaling
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
 from models.streams import Streams
@@ -63,25 +63,26 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """A fit of the networks of an MDP to ``transitions``: scales of inputs and outputs, losses and errors.
+    """The losses and the errors of a synthetic environment that is fitted to recorded ``transitions``. The updates are
+    made by the caller.
 
     During the fit, inputs, next states and rewards are standardised, and the done network outputs a logit.
-    ``output_scales`` maps the name of a network to mean and standard deviation of its outputs. An output that never
-    varies in the data has standard deviation 0, so that the network outputs a constant."""
+    ``output_scales`` maps the name of a network to the scale of its outputs. An output that never varies in the data
+    has spread 0, so that the network outputs a constant."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks = networks
         self.largest = transitions.obs.abs().amax(0)  # [S], the largest absolute value of each number of a state
         inputs, terminated = self.inputs(transitions), transitions.terminated
         input_std = _std(inputs)
-        self.input_center, self.input_spread = inputs.mean(0), input_std.where(input_std > 0, 1.0)
+        self.input_scale = Scale(inputs.mean(0), input_std.where(input_std > 0, 1.0))
         if terminated.min() < terminated.max():
-            done_scale = (torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
+            done_scale = Scale(torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
         else:
-            done_scale = (terminated[:1], torch.zeros(1))  # the constant of all rows
+            done_scale = Scale(terminated[:1], torch.zeros(1))  # the constant of all rows
         self.output_scales = {
-            "state": (transitions.next_obs.mean(0), _std(transitions.next_obs)),
-            "reward": (transitions.reward.mean()[None], _std(transitions.reward[:, None])),
+            "state": Scale(transitions.next_obs.mean(0), _std(transitions.next_obs)),
+            "reward": Scale(transitions.reward.mean()[None], _std(transitions.reward[:, None])),
             "done": done_scale,
         }
 
@@ -93,8 +94,9 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
-        standardised_inputs = (self.inputs(rows) - self.input_center) / self.input_spread  # [N, A + S]
+        """Compute the losses of the three networks with the weights ``flat [1, D]`` on a batch ``rows`` of transitions.
+        Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
+        standardised_inputs = (self.inputs(rows) - self.input_scale.center) / self.input_scale.spread  # [N, A + S]
         inputs = standardised_inputs.T[None]  # [1, A + S, N]
         mlps, parameters = self.networks.mlps, self.networks.split(flat)
         layers = {name: mlps[name].layers(parameters[name]) for name in PARTS}
@@ -112,13 +114,15 @@ class Fit:
         return losses.detach(), gradient
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the standardised next states ``[N, S]`` and rewards ``[N, 1]``, and ``terminated [N, 1]``."""
+        """Return the targets of the three networks: the standardised next states ``[N, S]``, the standardised rewards
+        ``[N, 1]``, and ``terminated [N, 1]``."""
         next_state = self.standardise("state", rows.next_obs)
         reward = self.standardise("reward", rows.reward[:, None])
         return next_state, reward, rows.terminated[:, None]
 
     def standardise(self, name: str, values: Tensor) -> Tensor:
-        """Standardise ``values [N, out]`` of outputs of network ``name``. Numbers that never vary are only centred."""
+        """Standardise the ``values [N, out]`` that the network ``name`` predicts, such as rewards for "reward". Numbers
+        that never vary are only centred."""
         center, spread = self.output_scales[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 
@@ -128,12 +132,13 @@ class Fit:
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.mlps[name].layers(self.networks.split(flat)[name])  # views of ``flat``
-            undo_scaling(layers, (self.input_center, self.input_spread), output_scale)  # changes ``flat``
+            undo_scaling(layers, self.input_scale, output_scale)  # changes ``flat``
         return flat
 
     def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network, if there is one, and change its part of ``flat [1, D]``. Its targets are its
-        normal noise times half of the largest absolute value of each number of a state."""
+        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. It maps
+        normal noise to initial states that are spread widely: each number of a state becomes a number of the noise
+        times half of the largest absolute value in the data."""
         if "initial" in self.networks.mlps:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent_size)
@@ -141,11 +146,13 @@ class Fit:
             parameters.copy_(fit(self.networks.mlps["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``.
+        """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``, by
+        name.
 
         ``obs_loss`` and ``reward_loss`` are mean squared errors, ``termination_loss`` is a cross-entropy
         (`transition_losses`). ``ends_missed`` is the fraction of terminations that the done network does not predict,
         ``ends_false`` the fraction of other steps in which it predicts a termination. An error without data is NaN.
+        The other errors are explained in `rollout_errors`.
         """
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])  # steps of one member
         next_state = self.standardise("state", out.next_state[0])  # [N, S]

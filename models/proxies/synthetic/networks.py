@@ -2,7 +2,8 @@
 
 ``flat [M, size]`` has all parameters of the networks of a member in one row. E is the number of environments of a
 member, S the size of an observation, A the number of actions (or the size of a continuous action). An MDP has episodes
-of several steps. In a bandit every step is an episode, so its state does not change.
+of several steps. In a bandit every step is an episode, so its state does not change. A bandit may have a target, a
+network that maps a state to the best action.
 """
 
 import math
@@ -68,7 +69,7 @@ class Networks:
         if self.latent_size:
             self.mlps["initial"] = make_mlp(config, self.latent_size, size)
         self.num_searched = sum(mlp.size for mlp in self.mlps.values())  # number of parameters that a search changes
-        # Further parameters of a bandit: scale of the inputs of its target, and a table of initial states.
+        # Shapes of the other parameters by name (`fixed_tensors`).
         self._fixed_shapes: dict[str, tuple[int, ...]] = {}
         if self.has_target:
             self._fixed_shapes |= {"target.center": (size,), "target.spread": (size,)}
@@ -77,9 +78,9 @@ class Networks:
         self.size = self.num_searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
 
     def initial(self, streams: Streams) -> Tensor:
-        """Sample initial parameters ``[M, size]``: the weights of the networks as ``proxy_init`` says, then the fixed
-        parameters. The table of states is standard normal, the target's center 0 and its spread 1. ``done_bias`` is
-        added to the last bias of the done network."""
+        """Sample initial parameters ``[M, size]``: the weights of the networks as the setting ``proxy_init`` says, then
+        the `fixed_tensors`. The table of states is standard normal, the target's center 0 and its spread 1.
+        The setting ``done_bias`` is added to the last bias of the done network."""
         weights = [mlp.initial(streams) for mlp in self.mlps.values()]
         if self.config.proxy_init == "normal":
             weights = []  # the samples above are not used, but they must advance the streams
@@ -109,12 +110,12 @@ class Networks:
         return flat
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]``, adapted to ``states [M, N, S]`` of the real environment.
-        The first of them become the table of initial states, if there is one.
+        """Return a copy of the parameters ``flat [M, size]`` of a bandit, adapted to ``states [M, N, S]`` of the real
+        environment. The first of them become its table of initial states, if it has one.
 
-        If ``scaled``, center and spread of a target's inputs become the mean and standard deviation of all N states. If
-        not, they remain, except that with ``target_scale`` "widest" a spread below the standard deviation is raised to
-        it.
+        A target standardises its inputs by a center and a spread. If ``scaled``, these become the mean and the standard
+        deviation of the N states. Otherwise they do not change, so that the target's actions remain the same. But with
+        the setting ``target_scale`` "widest", the spread is raised if the standard deviation is larger.
         """
         flat = flat.clone()
         fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
@@ -129,9 +130,9 @@ class Networks:
         return flat
 
     def limit_most_common_action(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [1, size]`` of a bandit with a target, whose table of initial states
-        is more balanced. If one discrete action is right in more than `_MAX_ACTION_SHARE` of the rows, agents learn to
-        choose it everywhere. So copies of other rows replace the rows that are too many."""
+        """Balance the table of initial states of a bandit with a target and discrete actions. If one action is right in
+        more than `_MAX_ACTION_SHARE` of the rows, agents learn to choose it everywhere. So copies of other rows replace
+        the rows that are too many. Return a copy of the parameters ``flat [1, size]`` with the new table."""
         flat = flat.clone()
         table = self.fixed_tensors(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
         actions = self.with_weights(flat).act(table)[0]
@@ -144,8 +145,9 @@ class Networks:
         return flat
 
     def with_scaled_states(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]`` whose states are scaled (`scale_states`) and whose rewards
-        are the same. The table is scaled, and the target scales its inputs no more."""
+        """Return a copy of the parameters ``flat [M, size]`` of bandits in which agents observe standardised states
+        (`scale_states`) and get the same rewards. The table is standardised, and the target no longer does that
+        itself."""
         flat = flat.clone()
         fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
         fixed_tensors["states.table"].copy_(scale_states(fixed_tensors["states.table"], fixed_tensors))
@@ -154,9 +156,10 @@ class Networks:
         return flat
 
     def fixed_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of a bandit that a search does not change, as views of all parameters ``flat [M,
-        size]``: with a target "target.center" and "target.spread" ``[M, S]``, the scale of its inputs, and with a table
-        of initial states "states.table" ``[M, rows, S]``."""
+        """Return the parameters of a bandit that a search does not change by name, as views of all parameters ``flat
+        [M, size]``. With a target, these are "target.center" and "target.spread" ``[M, S]``, the mean and the standard
+        deviation by which its inputs are standardised. With a table of initial states, it is "states.table" ``[M, rows,
+        S]``."""
         views, start = {}, self.num_searched
         for name, shape in self._fixed_shapes.items():
             end = start + math.prod(shape)
@@ -188,15 +191,15 @@ class Networks:
 
 
 class Program(Policy):
-    """Networks with their parameters, which compute steps of M synthetic environments. As a policy of M members, it
-    takes the actions with the highest reward, which a target network computes. With one hidden layer and no
+    """Networks with their parameters, which compute steps of M synthetic environments. Bandits with a target are also a
+    policy of M members: it takes the target's actions, which have the highest reward. With one hidden layer and no
     target, the networks of a step are joined to a wide network (`_fold`), so that a step takes two matrix products."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat, self.members = networks, flat, len(flat)
         self._action_indices = torch.arange(networks.action_size, device=flat.device)
         split_parameters = networks.split(flat)
-        self.step_networks = [name for name in networks.mlps if name != "initial"]  # their names
+        self._step_networks = [name for name in networks.mlps if name != "initial"]  # names of those that steps use
         self.layers = {name: mlp.layers(split_parameters[name]) for name, mlp in networks.mlps.items()}
         self.fixed_tensors = networks.fixed_tensors(flat)
         self.form = FORMS.get(networks.config.reward_form)  # difference of actions -> reward; None without a target
@@ -207,7 +210,7 @@ class Program(Policy):
             self.bounds = (low + high) / 2, (high - low) / 2
         self.is_folded = networks.config.proxy_hidden_layer == 1 and not networks.has_target
         if self.is_folded:
-            self._fold([self.layers[name] for name in self.step_networks])
+            self._fold([self.layers[name] for name in self._step_networks])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
         """Join ``networks`` of two layers with the same inputs and width to one wide network, whose outputs are the
@@ -227,7 +230,7 @@ class Program(Policy):
             blocks.append(F.pad(weight, (units_before, units_after)))  # [M, out of this network, num_hidden]
         last_weight = torch.cat(blocks, 1)
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
-        mlp = self.networks.mlps[self.step_networks[0]]
+        mlp = self.networks.mlps[self._step_networks[0]]
         self._folded_mlp = MLP([num_inputs, num_hidden, num_outputs], mlp.activation, mlp.leak)
 
     @torch.no_grad()
@@ -245,7 +248,7 @@ class Program(Policy):
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]
         else:
             mlps, layers = self.networks.mlps, self.layers
-            outputs = torch.cat([mlps[name].forward(layers[name], inputs)[-1] for name in self.step_networks], 1)
+            outputs = torch.cat([mlps[name].forward(layers[name], inputs)[-1] for name in self._step_networks], 1)
         if self.networks.config.proxy == "bandit":
             reward = outputs[:, 0]
             return Outcome(state, reward, torch.ones_like(reward))
@@ -286,7 +289,7 @@ class Program(Policy):
         return middle + half * scaled_action.transpose(1, 2)
 
     def table_rows(self, rows: Tensor) -> Tensor:
-        """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the tables."""
+        """Look up initial states ``[..., M, E, S]`` in the members' tables, by row numbers ``rows [..., M, E]``."""
         table = self.fixed_tensors["states.table"]  # [M, rows, S]
         members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
@@ -300,12 +303,13 @@ class Program(Policy):
 
 
 def scale_states(states: Tensor, fixed_tensors: Mapping[str, Tensor]) -> Tensor:
-    """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed_tensors`."""
+    """Standardise ``states [M, N, S]`` as inputs of the target networks, by the center and the spread in
+    ``fixed_tensors`` (`Networks.fixed_tensors`)."""
     return (states - fixed_tensors["target.center"].unsqueeze(1)) / fixed_tensors["target.spread"].unsqueeze(1)
 
 
 def unscale_states(scaled_states: Tensor, fixed_tensors: Mapping[str, Tensor]) -> Tensor:
-    """Undo `scale_states`: return the states ``[M, N, S]`` that were scaled to ``scaled_states``."""
+    """Undo `scale_states`: return states ``[M, N, S]`` in the units of the real environment."""
     return fixed_tensors["target.center"].unsqueeze(1) + fixed_tensors["target.spread"].unsqueeze(1) * scaled_states
 
 
