@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from envs.gridworld import as_lines
-from envs.tensor import Dynamics
+from envs.tensor import Dynamics, Transition
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 
@@ -47,7 +47,9 @@ class CellTable(Dynamics):
         for cell in range(size):
             for move in self.actions:
                 outcomes.append(self.move_outcome(cell, self._neighbour(cell, move)))
-        self.next_cell, self.reward, self.terminated = map(torch.tensor, zip(*outcomes, strict=True))
+        next_cells, rewards, terminated = zip(*outcomes, strict=True)
+        self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(rewards)
+        self.terminated = torch.tensor(terminated)
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
         """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``neighbour``. A move that the
@@ -61,14 +63,14 @@ class CellTable(Dynamics):
     def observe(self, state: Tensor) -> Tensor:
         return torch.embedding(self._one_hot, state.squeeze(-1))
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
         index = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))  # cell * A + action
         next_state = torch.take(self.next_cell, index).unsqueeze(-1)
-        return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
+        return Transition(next_state, torch.take(self.reward, index), torch.take(self.terminated, index))
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """Return the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of moves
-        and a ``discount``, by 2,000 sweeps of value iteration."""
+        """Compute optimal values by 2,000 sweeps of value iteration, for ``reward [S, A]`` of each move in each cell,
+        and a ``discount``. Return the values of cells ``[S]`` and of moves ``[S, A]``."""
         next_cell = self.next_cell.view(reward.shape)
         continues = ~self.terminated.view(reward.shape)
         discounts = continues.to(reward.dtype) * discount
@@ -78,15 +80,16 @@ class CellTable(Dynamics):
         return value, reward + discounts * value[next_cell]
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#``
-        wall, ``O`` hole, ``.`` other cells."""
+        """Draw a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#`` wall,
+        ``O`` hole, ``.`` other cells."""
         cells = list(self._cells.replace(START, "."))
         player = int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"
         return as_lines(cells, len(self.rows[0]))
 
     def _neighbour(self, cell: int, move: str) -> int:
-        """Return the neighbour of ``cell`` in the direction of ``move``; ``cell`` itself at the border."""
+        """Return the neighbour of ``cell`` in the direction of ``move``, such as "up"; ``cell`` itself at the
+        border."""
         num_columns = len(self.rows[0])
         row_offset, column_offset = _MOVES[move]
         row, column = cell // num_columns + row_offset, cell % num_columns + column_offset

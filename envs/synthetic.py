@@ -18,7 +18,7 @@ from envs import seeded
 from envs.base import Environment
 from envs.make import ProxyFactory as BaseFactory
 from envs.make import make_environment
-from envs.tensor import Dynamics, TensorEnvironment
+from envs.tensor import Dynamics, TensorEnvironment, Transition
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
@@ -74,10 +74,10 @@ class SyntheticDynamics(Dynamics):
             return state
         return torch.zeros_like(state).scatter_(-1, state.argmax(-1, keepdim=True), 1.0)
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
         out = self.program.step(state, actions)
         discount = 1 - out.done if self.raw_done and not self.bandit else None
-        return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
+        return Transition(out.next_state, out.reward, out.done > ENDS_ABOVE, discount)
 
     def adapt_policy(self, policy: Any) -> Any:
         return policy if self.scale is None else ScaledPolicy(policy, self.scale)
@@ -242,9 +242,9 @@ class ProxyFactory(BaseFactory):
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Fit the target network, or the reward network if there is no target, to the results of the policy in
-        ``states [N, S]`` with ``updates`` updates (None: the default of `fit`), from the parameters ``flat [1, D]``.
-        Return the new parameters, with a table of the first states."""
+        """Fit the target network, or the reward network if there is no target, to the results of the policy in ``states
+        [N, S]`` with ``updates`` updates (None: the default of `fit`), from the parameters ``flat [1, D]``. Return the
+        new parameters, with a table of the first states."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
         outputs = self._clone_outputs(policy(states))  # [N, A]

@@ -49,11 +49,12 @@ class Networks:
         self.size = self.network_size + (1 if config.rn_evolve_scale else 0)
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, size]``: weights sampled as in `torch.nn.Linear`, and an output scale of 1."""
+        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`."""
         parameters = self.mlps["reward"].initial(streams)
         if self.linear:  # one weight for each number in the info, and no bias
             parameters = parameters[:, : self.network_size]
-        log_scale = parameters.new_zeros(len(parameters), self.size - self.network_size)  # [M, 1], or [M, 0] if fixed
+        # The logarithm of the factor on the output scale, [M, 1], or [M, 0] if a search does not change it.
+        log_scale = parameters.new_zeros(len(parameters), self.size - self.network_size)
         return torch.cat([parameters, log_scale], 1)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
