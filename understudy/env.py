@@ -20,8 +20,8 @@ Source = str | Path | Proxy | None
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """A synthetic environment without its time limit, which `make_synthetic` adds. Raises ProxyError if the ``proxy``
-    cannot be loaded."""
+    """A learned synthetic environment, without its time limit, which `make_synthetic` adds. Raises ProxyError if the
+    ``proxy`` cannot be loaded."""
 
     metadata = {"render_modes": []}
 
@@ -55,7 +55,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
 
 
 def make_synthetic(proxy: Source = None) -> gym.Env:
-    """Make a `SyntheticEnv` with the time limit of its proxy; ``gymnasium.make`` can only shorten the limit."""
+    """Make the synthetic environment ``proxy`` with its time limit, which ``gymnasium.make`` can only shorten."""
     env = SyntheticEnv(proxy)
     limit = env.proxy.time_limit
     return env if limit is None else gym.wrappers.TimeLimit(env, limit)
@@ -131,8 +131,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         self._steps += 1
         truncated = np.zeros_like(terminated) if self._limit is None else self._steps >= self._limit
         infos: dict[str, Any] = {}
-        dones = terminated | truncated
-        resets = dones
+        resets = dones = terminated | truncated  # environments that start their next episode in this step
         if self._mode is AutoresetMode.NEXT_STEP:
             resets = self._autoreset_envs  # environments whose episode ended in the previous step
             self._autoreset_envs = dones & ~resets
@@ -156,21 +155,22 @@ def _load_environment(proxy: Source) -> Proxy:
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
-    if wrapper := KINDS[loaded.kind].used_by:
+    wrapper = KINDS[loaded.kind].used_by  # the wrapper for a learned reward, "" for an environment
+    if wrapper:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {wrapper} for it")
     return loaded
 
 
 def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...]) -> np.ndarray:
-    """Return ``actions`` as an array. Its shape must be ``batch_shape``, followed by the shape of an action of
-    ``space``. Raises ValueError if an action is not in ``space``. Continuous actions may be out of bounds, but must be
-    finite."""
-    action_array = np.asarray(actions, np.float32 if isinstance(space, gym.spaces.Box) else None)
-    valid = action_array.shape == (*batch_shape, *(space.shape or ()))
-    if isinstance(space, gym.spaces.Discrete):  # as uint64, a negative number is huge, so it is not below ``n``
-        valid = valid and action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < space.n).all())
+    """Return ``actions`` as an array. Its shape must be ``batch_shape``, which is () for one action and (N,) for a
+    batch, followed by the shape of an action of ``space``. Raises ValueError if an action is not in ``space``.
+    Continuous actions may be out of bounds, but must be finite."""
+    is_discrete = isinstance(space, gym.spaces.Discrete)
+    action_array = np.asarray(actions, None if is_discrete else np.float32)
+    if is_discrete:  # as uint64, a negative number is huge, so it is not below ``n``
+        is_valid = action_array.dtype.kind in "iu" and (action_array.astype(np.uint64) < space.n).all()
     else:  # a NaN action would pay 0, which may be the highest reward
-        valid = valid and bool(np.isfinite(action_array).all())
-    if not valid:
+        is_valid = np.isfinite(action_array).all()
+    if not is_valid or action_array.shape != (*batch_shape, *(space.shape or ())):
         raise ValueError(f"action is {actions!r}; allowed: {space}")
     return action_array

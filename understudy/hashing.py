@@ -25,7 +25,8 @@ def uniform(seeds: np.ndarray, n: int) -> np.ndarray:
 def normal(seeds: np.ndarray, n: int) -> np.ndarray:
     """Return n standard normal numbers for each seed, ``[..., n]`` float64 (Box & Muller 1958). Their absolute values
     are below 8.6. ``seeds [...]`` are int64, with at least one axis."""
-    radius, angle = (bits(seeds[..., None], np.arange(n), use) * UNIT for use in (RADIUS, ANGLE))
+    radius = bits(seeds[..., None], np.arange(n), RADIUS) * UNIT
+    angle = bits(seeds[..., None], np.arange(n), ANGLE) * UNIT
     # 1 - radius is in (0, 1], whose logarithm is finite.
     return np.sqrt(-2.0 * np.log(1.0 - radius)) * np.cos(2.0 * np.pi * angle)
 
