@@ -38,8 +38,7 @@ class Step:
 
 class Environment(Protocol):
     """M members with E environments each. Environments do not reset themselves, so the final observation of an episode
-    is never lost. The caller samples a seed for each episode from the member's random stream. An episode depends only
-    on its seed and its actions."""
+    is never lost. The caller samples a seed for each episode. An episode depends only on its seed and its actions."""
 
     spaces: Spaces
     members: int
@@ -74,14 +73,14 @@ class Environment(Protocol):
 
 class ReplayedEnvironment(Environment):
     """Base class of environments whose state cannot be copied, such as Gymnasium's. A snapshot holds the seeds and the
-    actions of the current episodes, and `restore` plays them again. `reset` and `step` of a subclass must call
-    `_record_reset` and `_record_step`."""
+    actions of the current episodes, and `restore` repeats them. Subclasses must call `_record_reset` and
+    `_record_step`."""
 
     game: Game
-    state = None
+    state = None  # it cannot be read
     _seeds: Tensor | None = None  # [M, E], seeds of the current episodes
     _start_steps: Tensor  # [M, E], index in `_actions` of the first step of each current episode
-    _actions: list[tuple[Tensor, Tensor | None]]  # the actions of each step, and the active environments (None: all)
+    _actions: list[tuple[Tensor, Tensor]]  # actions and active environments of each step
 
     def _record_reset(self, seeds: Tensor, mask: Tensor | None) -> None:
         """Record that the environments in ``mask [M, E]`` (None: all) start an episode from ``seeds [M, E]``. Recorded
@@ -100,6 +99,8 @@ class ReplayedEnvironment(Environment):
         EnvironmentFault before the first reset."""
         if self._seeds is None:
             raise EnvironmentFault(f"environment {self.game.name} was stepped before its first reset")
+        if active is None:
+            active = torch.ones_like(self._seeds, dtype=torch.bool)
         self._actions.append((actions, active))
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
@@ -109,22 +110,19 @@ class ReplayedEnvironment(Environment):
         return self.reset(prepared, mask)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the current episodes as the actions that led to them. The entries are the ``seeds [M, E]`` of the
-        episodes, ``began [M, E]`` (the index in ``actions`` at which each episode started), and the ``actions [T, M,
-        E(, A)]`` and ``active [T, M, E]`` environments of T steps. Before the first reset there are no entries, and
-        before the first step only ``seeds`` and ``began``."""
+        """Return the ``seeds [M, E]`` of the current episodes, ``began [M, E]``, the step at which each of them
+        started, and the ``actions [T, M, E(, A)]`` and ``active [T, M, E]`` environments of T steps. The last two are
+        missing before the first step. Before the first reset, the snapshot is empty."""
         if self._seeds is None:
             return {}
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}
         if self._actions:
-            all_active = torch.ones_like(self._seeds, dtype=torch.bool)
             state["actions"] = torch.stack([actions for actions, _ in self._actions])
-            state["active"] = torch.stack([all_active if active is None else active for _, active in self._actions])
+            state["active"] = torch.stack([active for _, active in self._actions])
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue the episodes of a `snapshot`: reset the environments, then repeat all recorded actions. Raises
-        StateError for a damaged snapshot."""
+        """Repeat the actions of a `snapshot`, to continue its episodes. Raises StateError for a damaged snapshot."""
         if not state:
             return
         seeds, start_steps = state["seeds"], state["began"]

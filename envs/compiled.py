@@ -378,9 +378,9 @@ def target_reward(world, m, state, action, continuous_action, scratch):
     """Return the reward of a bandit for an action in ``state`` (`Program._target_reward`). A target network computes
     the best action in this state, and the reward falls with the distance from it (`understudy.kinds.FORMS`).
 
-    The distance is the mean of absolute or squared differences. Continuous actions are scaled from their range to [-1,
-    1]. Discrete actions are one-hot vectors, whose differences sum up to 2 if the actions differ. `network_step`
-    describes the arguments."""
+    The distance is the mean of absolute or squared differences. Continuous actions are scaled to [-1, 1]. Discrete
+    actions are one-hot, so the differences sum up to 2 if the actions differ. `network_step` describes the
+    arguments."""
     f32, params, size, inputs = np.float32, world.net_parameters[m], world.obs_size, scratch[0]
     center_at, spread_at = world.target_inputs_at, world.target_inputs_at + size
     for k in range(size):

@@ -32,9 +32,9 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Base class of dynamics on a map, for S cells and A actions. The state ``[..., 1]`` int64 is the cell of the
-    player. The tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]`` each, have action a in cell s at index
-    ``s * A + a``."""
+    """Base class of dynamics on a map, for S cells and A actions. The state ``[..., 1]`` int64 is the player's cell. In
+    the tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]``, index ``s * A + a`` is for action a in cell
+    s."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -81,15 +81,14 @@ class CellTable(Dynamics):
 
     def text(self, state: Tensor) -> str:
         """Draw a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#`` wall,
-        ``O`` hole, ``.`` other cells."""
+        ``O`` hole."""
         cells = list(self._cells.replace(START, "."))
         player = int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"
         return as_lines(cells, len(self.rows[0]))
 
     def _neighbour(self, cell: int, move: str) -> int:
-        """Return the neighbour of ``cell`` in the direction of ``move``, such as "up"; ``cell`` itself at the
-        border."""
+        """Return the neighbour of ``cell`` in a direction such as "up", or ``cell`` itself if the border is there."""
         num_columns = len(self.rows[0])
         row_offset, column_offset = _MOVES[move]
         row, column = cell // num_columns + row_offset, cell % num_columns + column_offset

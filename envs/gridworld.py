@@ -55,15 +55,14 @@ class OpenGrid(ChanceDynamics):
     def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
         """Take the fields of `GridParameters`, in order (``values``) or by name (``parameters``)."""
         grid = GridParameters(*values, **parameters)
-        grid_size, spontaneous_termination = grid.grid_size, grid.spontaneous_termination
-        super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)
-        self.grid_size, self.teleports = grid_size, grid.teleport_on_termination
-        self.event_probability = self.event_chance(grid_size) if spontaneous_termination else 0.0
-        self.chances = int(spontaneous_termination)  # number of random numbers in a step
-        self.cells = grid_size * grid_size
+        self.grid_size, self.cells = grid.grid_size, grid.grid_size**2
+        super().__init__(self.channels * self.cells, len(MOVES), max_episode_steps, BEST_RETURN)
+        self.teleports = grid.teleport_on_termination
+        self.event_probability = self.event_chance(grid.grid_size) if grid.spontaneous_termination else 0.0
+        self.chances = int(grid.spontaneous_termination)  # number of random numbers in a step
         self.state_size = EXTRA + (self.cells if self.remembers_cells else 0)
         self.player_and_goal = torch.arange(2)  # their channels, if observations show both
-        self._next_cell = clipped_moves(grid_size)
+        self._next_cell = clipped_moves(grid.grid_size)
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
@@ -100,8 +99,8 @@ class OpenGrid(ChanceDynamics):
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
-        """Move the player, unless a wall or the border stops it. Then apply the event, which happens if ``chance [...,
-        1]`` is below its probability."""
+        """Move the player, unless a wall or the border stops it. An event happens if ``chance [..., 1]`` is below its
+        probability."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         # The table has a row for each cell and a column for each action.
@@ -252,8 +251,7 @@ class ButtonGrid(ChanceDynamics):
     def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
         """Take the fields of `ButtonParameters`, in order (``values``) or by name (``parameters``)."""
         grid = ButtonParameters(*values, **parameters)
-        grid_size, num_buttons = grid.grid_size, grid.num_buttons
-        cells = grid_size**2
+        grid_size, num_buttons, cells = grid.grid_size, grid.num_buttons, grid.grid_size**2
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
         self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, grid.activate_on_reset
         self._event_probability = 1 / (10 * cells) if grid.spontaneous_reset else 0.0
@@ -265,7 +263,6 @@ class ButtonGrid(ChanceDynamics):
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
         self._one_step = torch.tensor([0, 1])  # added to seed and number of steps
         self._next_cell = clipped_moves(grid_size)
-        self._next_row, self._next_col = self._next_cell // grid_size, self._next_cell % grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
         seeds = seeds.to(torch.int64)
@@ -289,9 +286,8 @@ class ButtonGrid(ChanceDynamics):
         counters, row, col, cells, switches = self._split(state)
         counters = counters + self._one_step
         old_cell = torch.add(col, row, alpha=self._size)
-        # Index into tables of next cells, which have a row for each cell and a column for each action.
-        move = torch.add(actions[..., None], old_cell, alpha=len(MOVES))
-        new_cell = torch.take(self._next_cell, move)
+        # The table of next cells has a row for each cell and a column for each action.
+        new_cell = torch.take(self._next_cell, torch.add(actions[..., None], old_cell, alpha=len(MOVES)))
         success = restart = switches.all(-1, keepdim=True)  # as in the original: all buttons were on before this step
         switches = switches ^ ((cells == new_cell) & (new_cell != old_cell))  # entering a button's cell toggles it
         if self._event_probability:
@@ -300,7 +296,7 @@ class ButtonGrid(ChanceDynamics):
                 switches = switches | event
             else:  # the event begins a new arrangement
                 restart = success | event
-        next_row, next_col = torch.take(self._next_row, move), torch.take(self._next_col, move)
+        next_row, next_col = new_cell // self._size, new_cell % self._size
         same_arrangement = torch.cat((counters, next_row, next_col, cells, switches), -1)
         state = torch.where(restart, self._new_arrangement(counters, chance), same_arrangement)
         never_terminated = torch.zeros_like(success[..., 0])
@@ -323,14 +319,14 @@ class ButtonGrid(ChanceDynamics):
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
     def _random_numbers(self, seed: Tensor, step: Tensor) -> Tensor:
-        """Return the random numbers ``[..., 3 + K]`` of the steps ``step [..., 1]`` in episodes with ``seed [..., 1]``.
-        Step 0 is the reset."""
+        """Return the random numbers ``[..., 3 + K]`` of a ``step [..., 1]`` of an episode's ``seed``. Step 0 is the
+        reset."""
         return uniform_at(seed, step * self.chances + self._columns)
 
     def _new_arrangement(self, counters: Tensor, random_numbers: Tensor) -> Tensor:
-        """Return states with a random arrangement of player and buttons, and all buttons off. ``counters [..., 2]`` are
-        seed and number of the step, the first columns of the states. The first of ``random_numbers [..., 3 + K]`` is
-        for an event and not used here."""
+        """Return states with a random arrangement of player and buttons, all off. ``counters [..., 2]`` are their first
+        columns, seed and number of the step. The first of ``random_numbers [..., 3 + K]`` is for an event and not used
+        here."""
         places = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
         # Floyd's sample without replacement (Bentley & Floyd 1987). The range of each button has one number more than
         # the range of the button before it. If a button's number repeats an earlier number, it gets the last number of

@@ -65,8 +65,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return torch.tensor(self._space.low).float(), torch.tensor(self._space.high).float()
 
     def action_text(self, index: int) -> str:
-        """Return a discrete action as text in the environment's form, such as ``14``, or ``[2, 1]`` for an action with
-        two parts. ``index`` is the agent's action, which counts from 0."""
+        """Return the agent's discrete action ``index`` (from 0) in the environment's form, such as "14" or "[2, 1]"."""
         if self._flat_action is None:
             return str(index + self._action_space.start)
         return str(self._flat_action.action(index).tolist())
@@ -93,8 +92,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return low + (high - low) * streams.uniform(count, len(low))
 
     def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Start episodes from ``seeds [M, E]`` in the environments in ``mask [M, E]`` (None: all), and return all
-        observations ``[M, E, *O]``. The first reset of an environment creates its instance."""
+        """Start episodes (`envs.base.Environment.reset`). The first reset of an environment creates its instance."""
         self._record_reset(seeds, mask)
         row_seeds = seeds.reshape(-1).tolist()
         for row in self._rows(mask):
@@ -114,8 +112,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """Step the environments in ``active [M, E]`` (None: all) with ``actions [M, E(, A)]``, one after another. All
-        results are checked."""
+        """Step the environments in ``active [M, E]`` (None: all), one after another, and check their results."""
         self._record_step(actions, active)
         native_actions = self._native_actions(actions)
         num_rows = len(self._envs)
@@ -137,8 +134,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 raise self._fault(row, error) from error
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
-        if info_names:
-            self._check_finite("info", info_values)
+        self._check_finite("info", info_values)
         return Step(
             obs=self._member_tensor(self._obs.copy()),
             reward=self._member_tensor(reward),
@@ -149,8 +145,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     @property
     def frames_per_second(self) -> float:
-        """Frames per second of the environment, ``render_fps`` (30 if missing), divided by the action repeat, and
-        limited to [1, 240]."""
+        """Frames per second: ``render_fps`` (30 if missing), divided by the action repeat, and limited to [1, 240]."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         rate = float(metadata.get("render_fps") or 30)
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
@@ -179,8 +174,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
-        """Return the indices in the list of instances (member * E + environment) at which ``mask [M, E]`` is True. None
-        selects all."""
+        """Return the indices of instances (member * E + environment) that ``mask [M, E]`` selects (None: all)."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native_actions(self, actions: Tensor) -> Any:
@@ -273,7 +267,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
         images = wrappers.image_space(env.observation_space)
         problem = wrappers.spaces_problem(env, images)
         space = env.unwrapped.action_space
-        if not problem and type(space) is gym.spaces.Discrete:
+        if type(space) is gym.spaces.Discrete:
             # Most environments call `contains` of their action space in every step, and that of FastDiscrete is faster.
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 env.unwrapped.action_space = wrappers.FastDiscrete(space.n, start=space.start)
@@ -292,8 +286,8 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
 
 
 def _gym_kwargs(game: Game) -> dict[str, Any]:
-    """Return the keyword arguments of `gym.make` for ``game``. They do not include ``action_repeat``, which a wrapper
-    or, for VizDoom, the argument ``frame_skip`` implements."""
+    """Return the keyword arguments of `gym.make` for ``game``. VizDoom repeats actions itself, all others by a
+    wrapper."""
     kwargs = {name: value for name, value in game.kwargs.items() if name != "action_repeat"}
     limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if limit is None:
@@ -307,8 +301,7 @@ def _gym_kwargs(game: Game) -> dict[str, Any]:
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return why `gym.make` failed with ``error``, as part of a message for the user. KeyboardInterrupt and StopNow are
-    raised again."""
+    """Explain to the user why `gym.make` raised ``error``. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         return f"it cannot be made ({wrappers.error_reason(error)})"
     for package, extra in _EXTRAS.items():
@@ -318,9 +311,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Wrap ``env`` for agents. Actions are repeated as ``game`` says, and actions with several discrete parts become
-    numbers. If ``observes_images``, observations become stacks of grey frames, the newest frame last. Otherwise they
-    become vectors."""
+    """Wrap ``env`` for agents: repeat actions as ``game`` says, and number actions with several discrete parts. If it
+    ``observes_images``, they become stacks of grey frames, the newest last. Other observations become vectors."""
     action_repeat = game.kwargs.get("action_repeat", 1)
     if action_repeat > 1 and not _environment_repeats_actions(game):
         env = wrappers.RepeatAction(env, action_repeat)

@@ -30,15 +30,14 @@ def make_environment(
     time_limit: int | None = None,
     device: torch.device = CPU,
 ) -> Environment:
-    """Make ``envs`` environments for each of ``members`` agents that train side by side. All are one `Environment`,
-    which is stepped at once. Raises SettingError for an unknown name, missing packages, or arguments that the
-    environment does not take.
+    """Make ``envs`` environments for each of ``members`` agents that train side by side, as one `Environment`. A tensor
+    program (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one. Raises SettingError for
+    an unknown name, missing packages, or arguments that the environment does not take.
 
-    :param name: value of ``--gamename``, such as "cartpole" or "procmaze,grid_size=5". A tensor program
-        (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one.
+    :param name: value of ``--gamename``, such as "cartpole" or "procmaze,grid_size=5".
     :param num_workers: number of processes that step Gymnasium's environments. 1 means this process.
-    :param render: whether pictures are needed. The environments are then Gymnasium's, in this process, and have a
-        method ``frame(member, env)``. A seed starts a different episode in them than in the tensor program.
+    :param render: make Gymnasium's environments in this process, with a method ``frame(member, env)`` for pictures. A
+        seed starts a different episode in them than in the tensor program.
     :param time_limit: number of steps that replaces the environment's limit. 0 means no limit.
     :param device: device of the tensors. Only tensor programs can be on another device than the CPU.
     """
@@ -68,8 +67,7 @@ def spaces_of(name: str, time_limit: int | None = None) -> Spaces:
 
 
 def make_dynamics(game: Game | str) -> Dynamics | None:
-    """Return the tensor program of a game, None if it has none. Equal games share one object. Raises SettingError for
-    an unknown name."""
+    """Return the tensor program of a game, which is cached, or None. Raises SettingError for an unknown name."""
     game = resolve(game) if isinstance(game, str) else game
     return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 
@@ -85,9 +83,8 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
 
 
 class ProxyFactory:
-    """Makes proxies of one kind for a real environment. A proxy is a learned environment, or a real environment with a
-    learned reward. `environment` returns the environments in which agents train on them. ``flat [M, D]`` are all D
-    parameters of each of M proxies.
+    """Makes proxies of one kind (learned environments or rewards) for a real environment, and the environments in which
+    agents train on them (`environment`). ``flat [M, D]`` are all D parameters of each of M proxies.
 
     ``envs/<kind>.py`` has a subclass of this name. Its constructor also sets ``parameters``, and it implements
     `initial` and `environment`. The other methods of this class are for kinds of which a search changes all parameters,
@@ -115,16 +112,15 @@ class ProxyFactory:
         raise NotImplementedError
 
     def check_start(self) -> None:
-        """Raise SettingError if the settings allow no initial parameters, so that `initial` would raise it."""
+        """Raise the SettingError that `initial` would raise for these settings."""
 
     def ineffective(self) -> dict[str, str]:
         """Return the proxy's settings that have no effect with this real environment, ``{name: reason}``."""
         return {}
 
     def check_policy(self, source: str) -> bool:
-        """Check that a proxy with these settings can be made from a policy, and raise SettingError otherwise.
-        ``source`` names the policy in the message. Return True if `clone_policy` needs the policy's action values, and
-        False if it needs its actions."""
+        """Return whether `clone_policy` needs the action values of a policy, and not its actions. Raises SettingError
+        if the settings allow no proxy from a policy; in the message, the policy is called ``source``."""
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
@@ -140,20 +136,19 @@ class ProxyFactory:
         return flat
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """Return all parameters ``[..., D]`` of proxies from the numbers ``part [..., K]`` that a search changes. This
-        is the inverse of `searched_part`. Parameters that do not follow from ``part`` are copied from another proxy,
-        ``template [D]``."""
+        """Return all parameters ``[..., D]`` of proxies from ``part [..., K]``, the numbers that a search changes (the
+        inverse of `searched_part`). Parameters that do not follow from it are copied from another proxy, ``template
+        [D]``."""
         return part
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return the parameters ``flat [D]`` of a proxy after its initial states are replaced by real states, if the
-        settings ask for that. The real states are from episodes of the policy that the proxy's rewards define.
+        settings ask for that. They are from episodes of the policy that the proxy's rewards define. If ``scaled``, the
+        inputs of this policy are standardised anew, by these states.
 
-        :param get_obs: ``get_obs(act, count, limit)`` plays episodes of the policy ``act`` on the real environment, and
-            returns observations ``[count, S]``. ``act`` maps observations ``[N, S]`` to actions. Episodes end after
-            ``limit`` steps (None: the environment's limit).
-        :param scaled: whether the policy's inputs are standardised anew, by the new states.
-        """
+        ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from episodes of the policy ``act``, a
+        function from observations ``[N, S]`` to actions. Episodes end after ``limit`` steps (None: the environment's
+        limit)."""
         return flat
 
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:

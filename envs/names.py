@@ -104,8 +104,8 @@ class CartPoleParameters(Parameters):
 
 @dataclass(frozen=True)
 class Game:
-    """One environment with its name. Its tensor program, if there is one, is used instead of Gymnasium's environment,
-    except to draw frames."""
+    """One environment with its name. Its tensor program, if there is one, replaces Gymnasium's environment, except in
+    films."""
 
     name: str
     # Gymnasium's id, or ``module:id`` if a module must be imported first. May be empty if there are ``dynamics``.
@@ -443,8 +443,7 @@ _LONGEST_MODULE = 200  # letters in the name of a module that is searched for; f
 
 
 def _is_module_file(name: str) -> bool:
-    """Return whether Python's path has a module or a package of this ``name``, such as ``corridor``. Imports
-    nothing."""
+    """Return whether Python's path has a module or a package of this ``name``. Imports nothing."""
     if not all(part.isidentifier() for part in name.split(".")) or len(name) > _LONGEST_MODULE:
         return False
     relative_path = name.replace(".", "/")

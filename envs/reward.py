@@ -252,8 +252,7 @@ def _negative_distance(obs: Tensor) -> Tensor:
 
 
 def _balance(obs: Tensor) -> Tensor:
-    """Return how near CartPole is to standing upright, still and in the middle: at most 1, for ``obs [..., 4]``. The
-    weights are chosen by hand."""
+    """Return how near CartPole is to standing upright, still and in the middle: at most 1, for ``obs [..., 4]``."""
     x, speed, angle, spin = obs.unbind(-1)
     return 1 - (0.2 * x**2 + 0.1 * speed**2 + 20 * angle**2 + spin**2 + 5 * angle * spin)
 

@@ -17,8 +17,7 @@ _NUMPY_BELOW = 1 << 10  # number of seeds below which NumPy is twice as fast as 
 
 
 def uniform(seeds: Tensor, n: int) -> Tensor:
-    """Return n numbers for each of ``seeds [...]`` int64: ``[..., n]`` float64, uniform on [0, 1) with 53 random
-    bits."""
+    """Return n numbers for each of ``seeds [...]`` int64: ``[..., n]`` float64, uniform on [0, 1)."""
     unique_seeds, group_of_member = _unique_members(seeds)
     numbers = _unit_numbers(unique_seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM)
     return _copy_to_members(numbers, group_of_member)
@@ -49,10 +48,10 @@ def normal(seeds: Tensor, n: int) -> Tensor:
 
 
 def _unique_members(seeds: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Find members with the same seeds, so that their numbers need be computed only once: hashing a seed takes about 40
+    """Find members with the same seeds, so that their numbers are computed only once: hashing a seed takes about 40
     times as long as comparing two seeds. From ``seeds [..., M, E]``, return the seeds ``[..., groups, E]`` of one
-    member of each group of equal members, and the group of each member ``[M]``. If no members are equal, return
-    ``seeds`` and None."""
+    member of each group of equal members, and the group of each member ``[M]``, or ``seeds`` and None if no members are
+    equal."""
     # Comparisons need the values of a plain tensor. On a GPU they would wait for the device.
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return seeds, None

@@ -118,8 +118,8 @@ class ProxyFactory(BaseFactory):
 
     def check_start(self) -> None:
         """Raise SettingError if initial states are cells, but observations are not one-hot. Also raise it if the table
-        of initial states cannot be filled: the range of observations is unknown, and there is no target network that
-        could visit states."""
+        of initial states cannot be filled: the range of observations is unknown, and no target network can visit
+        states."""
         if self.parameters.has_cells and not self.spaces.one_hot:
             line = f"first_states is 'cells', but observations of {self.game} are no cells"
             raise SettingError(f"{line}; allowed: latent, table", "first_states")
@@ -299,9 +299,9 @@ class ProxyFactory(BaseFactory):
 
     @torch.no_grad()
     def forward(self, flat: Tensor, states: Any, actions: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step in B copies of the synthetic environment with the parameters ``flat [1, D]``, from ``states
-        [B, S]`` with ``actions [B]`` or ``[B, A]`` (tensors or arrays). Return next states ``[B, S]``, rewards ``[B]``
-        and terminations ``[B]`` bool."""
+        """Compute a step in the synthetic environment with the parameters ``flat [1, D]``, from B ``states [B, S]``
+        with ``actions [B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]``
+        bool."""
         batch_states, batch_actions = torch.as_tensor(states)[None].float(), torch.as_tensor(actions)[None]
         outcome = self.parameters.with_weights(flat).step(batch_states, batch_actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE

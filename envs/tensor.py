@@ -37,8 +37,8 @@ class Dynamics(Protocol):
     spaces: Spaces
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. Leading axes prepare several resets
-        in one call, which is cheaper."""
+        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. Leading axes are for several
+        resets."""
 
     def observe(self, state: Tensor) -> Tensor:
         """Return observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""
@@ -51,8 +51,7 @@ class Dynamics(Protocol):
         return None
 
     def adapt_policy(self, policy: Any) -> Any:
-        """Return the ``policy`` of agents that trained in this environment for use in the real environment, whose
-        observations may have other units."""
+        """Return the ``policy`` of agents that trained here, adapted to the units of the real environment."""
         return policy
 
     def to(self, device: torch.device) -> Self:
@@ -82,13 +81,12 @@ class ChanceDynamics(Dynamics):
         self.spaces = Spaces((obs_size,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
-        """Take ``actions [...]`` in ``state [..., K]``. Random events are decided by ``chance [..., chances]``, uniform
-        random numbers on [0, 1) in any floating dtype. Never waits for the device."""
+        """Take ``actions [...]`` in ``state [..., K]``. ``chance [..., chances]`` decides the random events: uniform
+        numbers on [0, 1) in any floating dtype. Never waits for the device."""
         raise NotImplementedError
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
-        """Return the random numbers ``[..., chances]`` of the step that begins at ``time [..., 1]`` in the episode with
-        ``seed [..., 1]``."""
+        """Return the random numbers ``[..., chances]`` of the step at ``time [..., 1]`` of an episode's ``seed``."""
         return uniform_at(seed, time)
 
     def step(self, state: Tensor, actions: Tensor) -> Transition:
@@ -118,8 +116,7 @@ class TensorEnvironment:
         return self.set_state(self.prepare_resets(seeds), mask)
 
     def set_state(self, state: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Start episodes as `reset` does, but from ``state [M, E, K]``. Without ``mask [M, E]``, the tensor itself
-        becomes the current state."""
+        """Start episodes as `reset` does, but from ``state [M, E, K]``, which is not copied without ``mask``."""
         self._started = True
         state = state.to(self.device)
         if mask is None:
@@ -135,16 +132,14 @@ class TensorEnvironment:
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
         state, reward, terminated, discount = self.device_dynamics.step(self.state, actions)
-        if active is None:
-            self.state, self.age = state, self.age + 1
-        else:
-            # Not a product with the mask, because rows of inactive environments may be infinite, and 0 * inf is NaN.
-            self.state, self.age = torch.where(active[..., None], state, self.state), self.age + active
-            reward, terminated = torch.where(active, reward, 0.0), terminated & active
-        truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit
+        age = self.age + 1
+        truncated = torch.zeros_like(terminated) if self._limit is None else age >= self._limit
         if active is not None:
-            truncated = truncated & active
-        return Step(self.device_dynamics.observe(self.state), reward, terminated, truncated, discount)
+            state, age = torch.where(active[..., None], state, self.state), torch.where(active, age, self.age)
+            # Not a product with the mask, because rewards of inactive environments may be infinite, and 0 * inf is NaN.
+            reward, terminated, truncated = torch.where(active, reward, 0.0), terminated & active, truncated & active
+        self.state, self.age = state, age
+        return Step(self.device_dynamics.observe(state), reward, terminated, truncated, discount)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         return self.dynamics.sample_observations(streams, count)

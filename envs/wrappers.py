@@ -250,7 +250,7 @@ class GreyFrame(gym.ObservationWrapper):
 
 def image_space(space: Any) -> Box | None:
     """Return the space of the images in observations of ``space``, which may be a Dict with an image under "screen".
-    None if there are no images, or if they are smaller than a frame: such arrays describe the cells of a grid, and are
+    None if there are no images, or if they are smaller than a frame: such arrays are cells of a grid, and are
     flattened."""
     if isinstance(space, gym.spaces.Dict):
         return image_space(space.spaces.get("screen"))

@@ -20,8 +20,7 @@ Source = str | Path | Proxy | None
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """A learned synthetic environment, without its time limit, which `make_synthetic` adds. Raises ProxyError if the
-    ``proxy`` cannot be loaded."""
+    """A learned synthetic environment, without its time limit. Raises ProxyError if the ``proxy`` cannot be loaded."""
 
     metadata = {"render_modes": []}
 
@@ -34,8 +33,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start the first episode of ``seed`` or, if it is None, the next episode of the last seed. ``options`` are
-        ignored."""
+        """Start the first episode of ``seed`` or, if it is None, the next episode. ``options`` are ignored."""
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
             self._episodes = Episodes(self.program, self.np_random.integers(SEEDS, size=1))
@@ -43,9 +41,9 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return self._state[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Steps never truncate an
-        episode. Raises ValueError for an action of another shape or type, for an integer out of range, and for numbers
-        that are not finite."""
+        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Episodes are never
+        truncated. Raises ValueError for an action of another shape or type, an integer out of range, and numbers that
+        are not finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         action_array = _check_actions(action, self.action_space, batch_shape=())
@@ -165,12 +163,12 @@ def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...])
     """Return ``actions`` as an array. Its shape must be ``batch_shape``, which is () for one action and (N,) for a
     batch, followed by the shape of an action of ``space``. Raises ValueError if an action is not in ``space``.
     Continuous actions may be out of bounds, but must be finite."""
-    is_discrete = isinstance(space, gym.spaces.Discrete)
-    action_array = np.asarray(actions, None if is_discrete else np.float32)
-    if is_discrete:  # as uint64, a negative number is huge, so it is not below ``n``
+    if isinstance(space, gym.spaces.Discrete):
+        action_array = np.asarray(actions)  # as uint64, a negative number is huge, so it is not below ``n``
         is_valid = action_array.dtype.kind in "iu" and (action_array.astype(np.uint64) < space.n).all()
-    else:  # a NaN action would pay 0, which may be the highest reward
-        is_valid = np.isfinite(action_array).all()
+    else:
+        action_array = np.asarray(actions, np.float32)
+        is_valid = np.isfinite(action_array).all()  # a NaN action would pay 0, which may be the highest reward
     if not is_valid or action_array.shape != (*batch_shape, *(space.shape or ())):
         raise ValueError(f"action is {actions!r}; allowed: {space}")
     return action_array

@@ -137,8 +137,8 @@ def file_error(path: Path, fault: str, allowed: str) -> ProxyError:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Suggest the closest of ``names`` to a mistyped ``name``, for a message: ``"; did you mean 'x'?"``, or ``""`` if
-    none is close."""
+    """Return the question ``"; did you mean 'x'?"`` about a mistyped ``name``, or ``""`` if none of ``names`` is
+    close."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     return f"; did you mean '{close[0]}'?" if close else ""
 
@@ -247,18 +247,12 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
     maximum return, and the entries that the ``kind`` needs with the settings ``config``."""
     try:
         (obs_size,), actions = spaces["obs_shape"], spaces["actions"]
+        limit, max_return = spaces["max_episode_steps"], spaces["max_return"]  # None if there is none
         if spaces.keys() != _SPACES | set(kind.spaces) or actions.keys() not in ({"n"}, {"low", "high"}):
             return False
-        if "n" in actions:
-            low, high, num_actions = [], [], actions["n"]
-        else:
-            low, high, num_actions = actions["low"], actions["high"], len(actions["low"])
-        counts = [obs_size, num_actions]
-        if spaces["max_episode_steps"] is not None:
-            counts.append(spaces["max_episode_steps"])
-        numbers = [*low, *high]
-        if spaces["max_return"] is not None:
-            numbers.append(spaces["max_return"])
+        low, high = actions.get("low", []), actions.get("high", [])
+        counts = [obs_size, actions.get("n", len(low)), 1 if limit is None else limit]
+        numbers = [*low, *high, 0 if max_return is None else max_return]
         return (
             all(type(count) is int and 1 <= count < 2**63 for count in counts)  # they fit into int64
             and all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers)

@@ -207,8 +207,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-    """Raise ValueError, KeyError or TypeError if the ``header`` and the ``tensors`` of a file do not describe a
-    policy."""
+    """Raise ValueError, KeyError or TypeError if a file's ``header`` and ``tensors`` do not describe a policy."""
     for value in header["activations"]:
         _activation(value)
     for name in ("game", "implementation"):

@@ -106,8 +106,7 @@ class Program:
         return outputs[:, : self._size], outputs[:, self._size], terminated  # state, reward, done
 
     def _starts_of(self, proxy: Proxy) -> Starts:
-        """Return the function from seeds to initial states of ``proxy``, which has one of four sources of initial
-        states (`first_states`)."""
+        """Return the function from seeds to initial states of ``proxy``, from one of the sources in `first_states`."""
         if "states.table" in proxy.tensors:
             return _table_starts(proxy.tensors["states.table"])
         if proxy.config.get("first_states") == "cells":
@@ -200,8 +199,8 @@ class Episodes:
         self._first_seeds = seeds - _BLOCK
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
-        """Start the next episode in k environments, whose indices are ``rows [k]``. Return a copy of the initial states
-        ``[k, S]``."""
+        """Start the next episode in the environments with the indices ``rows [k]``. Return their initial states ``[k,
+        S]``."""
         num_used = self.seeds[rows] - self._first_seeds[rows]  # episodes of the current block so far
         if num_used.max() == _BLOCK:  # an environment has used all of its states, so all get a new block
             self._first_seeds, num_used = self.seeds.copy(), np.zeros_like(num_used)
@@ -212,10 +211,9 @@ class Episodes:
 
 def real_starts(game: str) -> Starts:
     """Return a function from seeds to initial observations of the real environment ``game``, a trainer's name (`IDS`)
-    or an id of Gymnasium. A name may have parameters after a comma. The observations equal the observations in training
-    (`envs.synthetic.starts_of`). Some environments have a formula here (`_FORMULAS`). In other environments, the
-    observation is the result of a reset with one of 4,096 seeds. Raises ProxyError if the environment cannot be
-    made."""
+    or an id of Gymnasium, perhaps with parameters after a comma. They equal the observations in training
+    (`envs.synthetic.starts_of`). If there is no formula for them here, they are results of resets with one of 4,096
+    seeds. Raises ProxyError if the environment cannot be made."""
     # Parameters that do not change initial states are removed: all parameters of environments in `IDS`, and
     # action_repeat of other environments. Other parameters remain part of the name.
     game = re.sub(r",action_repeat=\d+$", "", game)
@@ -224,8 +222,8 @@ def real_starts(game: str) -> Starts:
 
 
 def _cartpole(seeds: np.ndarray) -> np.ndarray:
-    """Return initial states ``[..., 4]``: position (m), speed (m/s), angle (rad) and angular speed (rad/s), all uniform
-    on [-0.05, 0.05)."""
+    """Return initial states ``[..., 4]``: position (m), speed (m/s), angle (rad) and angular speed, uniform on [-0.05,
+    0.05)."""
     return ((uniform(seeds, 4) * 2 - 1) * 0.05).astype(np.float32)
 
 
@@ -243,8 +241,8 @@ def _mountaincar(seeds: np.ndarray) -> np.ndarray:
 
 
 def _pendulum(seeds: np.ndarray) -> np.ndarray:
-    """Return initial states ``[..., 3]``: cosine and sine of an angle (rad) uniform on [-pi, pi), and a speed (rad/s)
-    uniform on [-1, 1)."""
+    """Return initial states ``[..., 3]``: cosine and sine of an angle on [-pi, pi), and a speed on [-1, 1), both
+    uniform."""
     angle, speed = np.moveaxis((uniform(seeds, 2) * 2 - 1) * [np.pi, 1.0], -1, 0)
     return np.stack((np.cos(angle), np.sin(angle), speed), -1).astype(np.float32)
 

@@ -57,7 +57,7 @@ def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[
 
 
 def implementation_of(kind: str) -> str:
-    """Return the value of ``--implementation`` that learns proxies of a ``kind``: "SE" for "mdp" and "bandit", "RN" for
+    """Return the ``--implementation`` that learns proxies of a ``kind``: "SE" for "mdp" and "bandit", "RN" for
     "reward"."""
     for name, family_spec in implementations().items():
         proxy_setting = family_spec.config.__dataclass_fields__.get("proxy")
@@ -98,8 +98,8 @@ def save(
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
     """Return the settings of ``config`` that are written to the file of a proxy, ``{name: value}``. Settings that older
-    versions did not have (property ``later``) are left out at their default, so that the file is the same as before.
-    A proxy that is fitted by supervised learning has no settings of a search, except those that all readers need."""
+    versions did not have (property ``later``) are left out at their default, so that the file is the same as before. A
+    proxy that is fitted by supervised learning has no settings of a search, except those that all readers need."""
     settings = asdict(config)
     del settings["compiled"]  # has no effect on the proxy
     if settings.get("preset") == "supervised":

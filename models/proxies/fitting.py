@@ -19,7 +19,10 @@ class Scale(NamedTuple):
     """Mean and standard deviation by which the inputs or the outputs of a network are standardised."""
 
     center: Tensor  # [n]
-    spread: Tensor  # [n]
+    spread: Tensor  # [n]; 0 for numbers that do not vary, which are only centred
+
+    def standardise(self, values: Tensor) -> Tensor:
+        return (values - self.center) / self.spread.where(self.spread > 0, 1.0)
 
 
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:

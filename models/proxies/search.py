@@ -271,8 +271,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
 
 
 def validate(config: SearchConfig) -> str | None:
-    """Return the first error in the combination of the settings of a search as one line for the user, None if there is
-    none."""
+    """Return the first error in a combination of settings as one line for the user, None if there is none."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.strategy == "ars" and not config.mirrored:

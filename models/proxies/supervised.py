@@ -50,12 +50,11 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions. A random ``fraction`` of the pieces of episodes, at least one
-        piece, is held out."""
+        """Split into training and held-out transitions: a random ``fraction`` of the pieces of episodes, at least one
+        piece."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
-        permutation = streams.uniform(len(starts))[0].argsort()  # by the stream of the only member
-        held_out_pieces = permutation[:count]
+        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # by the stream of the only member
         rows = torch.arange(len(self.obs))
         piece_of_row = torch.bucketize(rows, starts, right=True) - 1  # [N], the last piece that starts at or before it
         held_out = torch.isin(piece_of_row, held_out_pieces)
@@ -63,12 +62,11 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """The losses and the errors of a synthetic environment that is fitted to recorded ``transitions``. The updates are
-    made by the caller.
+    """The losses and the errors of a synthetic environment that is fitted to recorded ``transitions`` by the caller.
 
     During the fit, inputs, next states and rewards are standardised, and the done network outputs a logit.
-    ``output_scales`` maps the name of a network to the scale of its outputs. An output that never varies in the data
-    has spread 0, so that the network outputs a constant."""
+    ``output_scales`` maps the name of a network to the scale of its outputs. If an output never varies in the data, the
+    network outputs a constant in the end."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks = networks
@@ -96,8 +94,7 @@ class Fit:
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
         """Compute the losses of the three networks with the weights ``flat [1, D]`` on a batch ``rows`` of transitions.
         Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
-        standardised_inputs = (self.inputs(rows) - self.input_scale.center) / self.input_scale.spread  # [N, A + S]
-        inputs = standardised_inputs.T[None]  # [1, A + S, N]
+        inputs = self.input_scale.standardise(self.inputs(rows)).T[None]  # [1, A + S, N]
         mlps, parameters = self.networks.mlps, self.networks.split(flat)
         layers = {name: mlps[name].layers(parameters[name]) for name in PARTS}
         traces = {name: mlps[name].forward(layers[name], inputs) for name in PARTS}  # the last item is the output
@@ -116,15 +113,9 @@ class Fit:
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         """Return the targets of the three networks: the standardised next states ``[N, S]``, the standardised rewards
         ``[N, 1]``, and ``terminated [N, 1]``."""
-        next_state = self.standardise("state", rows.next_obs)
-        reward = self.standardise("reward", rows.reward[:, None])
+        next_state = self.output_scales["state"].standardise(rows.next_obs)
+        reward = self.output_scales["reward"].standardise(rows.reward[:, None])
         return next_state, reward, rows.terminated[:, None]
-
-    def standardise(self, name: str, values: Tensor) -> Tensor:
-        """Standardise the ``values [N, out]`` that the network ``name`` predicts, such as rewards for "reward". Numbers
-        that never vary are only centred."""
-        center, spread = self.output_scales[name]
-        return (values - center) / spread.where(spread > 0, 1.0)
 
     def convert_to_raw_units(self, flat: Tensor) -> Tensor:
         """Convert the parameters ``flat [1, D]`` of a fit, for standardised inputs and outputs, to parameters for raw
@@ -136,9 +127,8 @@ class Fit:
         return flat
 
     def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. It maps
-        normal noise to initial states that are spread widely: each number of a state becomes a number of the noise
-        times half of the largest absolute value in the data."""
+        """Fit the initial-state network, if there is one, to initial states that are spread widely: normal noise times
+        half of the largest absolute value in the data. Its weights in ``flat [1, D]`` are changed in place."""
         if "initial" in self.networks.mlps:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent_size)
@@ -146,17 +136,14 @@ class Fit:
             parameters.copy_(fit(self.networks.mlps["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``, by
-        name.
-
-        ``obs_loss`` and ``reward_loss`` are mean squared errors, ``termination_loss`` is a cross-entropy
-        (`transition_losses`). ``ends_missed`` is the fraction of terminations that the done network does not predict,
-        ``ends_false`` the fraction of other steps in which it predicts a termination. An error without data is NaN.
-        The other errors are explained in `rollout_errors`.
-        """
+        """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``: the
+        errors of `rollout_errors`, and errors of single steps. ``obs_loss`` and ``reward_loss`` are mean squared
+        errors, ``termination_loss`` is a cross-entropy. ``ends_missed`` is the fraction of terminations that the done
+        network does not predict, ``ends_false`` the fraction of other steps in which it predicts a termination. An
+        error without data is NaN."""
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])  # steps of one member
-        next_state = self.standardise("state", out.next_state[0])  # [N, S]
-        reward = self.standardise("reward", out.reward.T)  # [N, 1]
+        next_state = self.output_scales["state"].standardise(out.next_state[0])  # [N, S]
+        reward = self.output_scales["reward"].standardise(out.reward.T)  # [N, 1]
         logit = out.done.T - ENDS_ABOVE  # `convert_to_raw_units` has added `ENDS_ABOVE`
         losses = transition_losses(next_state, reward, logit, *self.fit_targets(rows))
         errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
@@ -170,7 +157,7 @@ class Fit:
         ``rollout_error`` is the error of the state after the last step of a piece: the root mean square over its
         numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
         which the done network is wrong in at least one step."""
-        environment = self.networks.with_weights(flat)
+        environment, state_scale = self.networks.with_weights(flat), self.output_scales["state"]
         num_rows, starts = len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state = rows.obs[starts]
@@ -181,7 +168,7 @@ class Fit:
             recorded_steps = rows.select((starts + step).clamp(max=num_rows - 1))  # not used if a piece has ended
             out = environment.step(state[None], recorded_steps.action[None])
             state = out.next_state[0]
-            difference = self.standardise("state", state) - self.standardise("state", recorded_steps.next_obs)
+            difference = state_scale.standardise(state) - state_scale.standardise(recorded_steps.next_obs)
             # A state that is no number any more has an infinite error.
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
             error = step_error.where(running, error)

@@ -146,8 +146,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
-    """Return the first error in the combination of the settings of a reward network and of its search as one line for
-    the user, None if there is none."""
+    """Return the first error in a combination of settings as one line for the user, None if there is none."""
     for name in ("scored_by", "second_scored_by"):
         if getattr(config, name) == "target":
             return f"{name} is 'target', but a learned reward has none; allowed: agents"

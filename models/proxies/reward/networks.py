@@ -94,11 +94,9 @@ class Networks:
         """Fit phi as `fit` does, but to states and targets that are scaled to mean 0 and variance 1, which is easier.
         Then the first and the last layer are changed so that phi has its original units."""
         state_std = states.std(0)
-        state_scale = fitting.Scale(states.mean(0), state_std.where(state_std > 1e-6, 1.0))  # a divisor, so not 0
+        state_scale = fitting.Scale(states.mean(0), state_std.where(state_std > 1e-6, 1.0))
         target_scale = fitting.Scale(targets.mean()[None], targets.std()[None].clamp(min=1e-6))
-        scaled_states = (states - state_scale.center) / state_scale.spread
-        scaled_targets = (targets - target_scale.center) / target_scale.spread
-        flat = self.fit(flat, scaled_states, scaled_targets)
+        flat = self.fit(flat, state_scale.standardise(states), target_scale.standardise(targets))
         layers = self.mlps["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
         fitting.undo_scaling(layers, state_scale, target_scale)  # changes ``flat``
         return flat

@@ -289,8 +289,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
-    """Return the first error in the combination of the settings of a synthetic environment and of its search as one
-    line for the user, None if there is none."""
+    """Return the first error in a combination of settings as one line for the user, None if there is none."""
     if config.scale_obs and config.test_every is not None:
         return f"scale_obs is on, but test_every is {config.test_every}; allowed with scale_obs: null"
     if config.proxy == "bandit" and config.inner_rule == "plateau":

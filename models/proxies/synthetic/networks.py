@@ -2,8 +2,7 @@
 
 ``flat [M, size]`` has all parameters of the networks of a member in one row. E is the number of environments of a
 member, S the size of an observation, A the number of actions (or the size of a continuous action). An MDP has episodes
-of several steps. In a bandit every step is an episode, so its state does not change. A bandit may have a target, a
-network that maps a state to the best action.
+of several steps. In a bandit every step is an episode, so its state does not change.
 """
 
 import math
@@ -79,8 +78,8 @@ class Networks:
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]``: the weights of the networks as the setting ``proxy_init`` says, then
-        the `fixed_tensors`. The table of states is standard normal, the target's center 0 and its spread 1.
-        The setting ``done_bias`` is added to the last bias of the done network."""
+        the `fixed_tensors`. The table of states is standard normal, the target's center 0 and its spread 1. The setting
+        ``done_bias`` is added to the last bias of the done network."""
         weights = [mlp.initial(streams) for mlp in self.mlps.values()]
         if self.config.proxy_init == "normal":
             weights = []  # the samples above are not used, but they must advance the streams
@@ -146,8 +145,8 @@ class Networks:
 
     def with_scaled_states(self, flat: Tensor) -> Tensor:
         """Return a copy of the parameters ``flat [M, size]`` of bandits in which agents observe standardised states
-        (`scale_states`) and get the same rewards. The table is standardised, and the target no longer does that
-        itself."""
+        (`scale_states`) and get the same rewards. The table is standardised, and the target does not do that any
+        more."""
         flat = flat.clone()
         fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
         fixed_tensors["states.table"].copy_(scale_states(fixed_tensors["states.table"], fixed_tensors))
@@ -157,9 +156,8 @@ class Networks:
 
     def fixed_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters of a bandit that a search does not change by name, as views of all parameters ``flat
-        [M, size]``. With a target, these are "target.center" and "target.spread" ``[M, S]``, the mean and the standard
-        deviation by which its inputs are standardised. With a table of initial states, it is "states.table" ``[M, rows,
-        S]``."""
+        [M, size]``. With a target, these are the mean and the standard deviation of its inputs, "target.center" and
+        "target.spread" ``[M, S]``. With a table of initial states, it is "states.table" ``[M, rows, S]``."""
         views, start = {}, self.num_searched
         for name, shape in self._fixed_shapes.items():
             end = start + math.prod(shape)
@@ -257,8 +255,7 @@ class Program(Policy):
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
         """Return rewards ``[M, E]``, which depend on the difference between the agent's ``action`` and the target
-        network's action. Discrete actions are compared as one-hot vectors. Continuous actions are first scaled to
-        [-1, 1] and clipped."""
+        network's action. Discrete actions become one-hot. Continuous actions are scaled to [-1, 1] and clipped."""
         assert self.form is not None
         outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
