@@ -131,12 +131,10 @@ class ReplayedEnvironment(Environment):
         actions, active = state.get("actions", ()), state.get("active", ())  # missing before the first step
         require(int(start_steps.max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(seeds)
-        # `reset` has started the current episode of every environment. Actions from before the start of an episode do
-        # not belong to it, so they are not repeated.
+        # `reset` has started all current episodes. Actions from before the start of an episode do not belong to it.
         for step, step_actions in enumerate(actions):
             has_begun = start_steps <= step
             self.step(step_actions, active[step] & has_begun)
-        # `reset` and `step` have recorded other starts and masks. Replace them, so that the next snapshot is the same
-        # as in an uninterrupted run.
+        # Replace what `reset` and `step` have recorded, so that the next snapshot is as in an uninterrupted run.
         self._start_steps = start_steps
         self._actions = list(zip(actions, active, strict=True))

@@ -107,8 +107,7 @@ class GridMap(CellTable):
             raise SettingError(f"map_name is {map_name!r}; allowed: {', '.join(MAPS)}", "map_name")
         is_cliff = map_name == "cliff"
         self._rewards = _CLIFF_REWARDS if is_cliff else _ROOM_REWARDS
-        # The shortest path around the cliff has 13 steps, the last of which costs nothing. In a room, the goal pays
-        # 1, and steps cost.
+        # The path around the cliff has 13 steps, the last of which costs nothing. A room's goal pays 1, and steps cost.
         super().__init__(MAPS[map_name], max_episode_steps, max_return=-12.0 if is_cliff else 1.0)
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:

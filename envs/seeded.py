@@ -20,7 +20,7 @@ def uniform(seeds: Tensor, n: int) -> Tensor:
     """Return n numbers for each of ``seeds [...]`` int64: ``[..., n]`` float64, uniform on [0, 1)."""
     unique_seeds, group_of_member = _unique_members(seeds)
     numbers = _unit_numbers(unique_seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM)
-    return _copy_to_members(numbers, group_of_member)
+    return numbers if group_of_member is None else numbers.index_select(-3, group_of_member)
 
 
 def integers(seeds: Tensor, n: int) -> Tensor:
@@ -44,7 +44,8 @@ def normal(seeds: Tensor, n: int) -> Tensor:
         # 1 - u is in (0, 1], whose logarithm is finite.
         radius = (1.0 - _unit_numbers(part, columns, RADIUS)).log_().mul_(-2.0).sqrt_()
         parts.append(radius.mul_(_unit_numbers(part, columns, ANGLE).mul_(2.0 * math.pi).cos_()))
-    return _copy_to_members(torch.cat(parts).view(*unique_seeds.shape, n), group_of_member)
+    numbers = torch.cat(parts).view(*unique_seeds.shape, n)
+    return numbers if group_of_member is None else numbers.index_select(-3, group_of_member)
 
 
 def _unique_members(seeds: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -67,11 +68,6 @@ def _unique_members(seeds: Tensor) -> tuple[Tensor, Tensor | None]:
     if not torch.equal(unique_seeds.index_select(-2, group_of_member), seeds):
         return seeds, None
     return unique_seeds, group_of_member
-
-
-def _copy_to_members(numbers: Tensor, group_of_member: Tensor | None) -> Tensor:
-    """Return the ``numbers [..., groups, E, n]`` of groups for every member, ``[..., M, E, n]`` (`_unique_members`)."""
-    return numbers if group_of_member is None else numbers.index_select(-3, group_of_member)
 
 
 def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:

@@ -5,6 +5,7 @@ M is the number of members (independent agents), E of environments of each, S of
 all networks and the table of initial states. `models.proxies.synthetic.networks` describes them.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -210,18 +211,15 @@ class ProxyFactory(BaseFactory):
         return self._clones_values
 
     def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """Return parameters ``[1, D]`` of a clone of the policy: a bandit whose reward is highest for the policy's
-        actions, or equals its action values.
+        """Return parameters ``[1, D]`` of a clone of ``policy``, a function from observations ``[N, S]`` to actions or
+        action values. The clone is a bandit whose reward is highest for the policy's actions, or equals its action
+        values.
 
-        The clone is fitted in states from episodes of the policy. Then states from episodes of the clone are added, and
-        it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011). Only a clone with a target network can
-        play. If initial states are cells, the clone is fitted in all cells instead.
-
-        :param policy: maps observations ``[N, S]`` to actions ``[N]`` or ``[N, A]``, or to action values ``[N, A]``.
-        :param episodes: ``episodes.states(count, limit, clone)`` returns observations ``[count, S]`` from episodes of
-            the policy or, unless it is None, of ``clone``. Episodes have at most ``limit`` steps.
-        :param streams: a single stream, which samples initial weights and an order of states.
-        """
+        ``episodes.states(count, limit, clone)`` returns observations ``[count, S]`` from episodes of the policy or,
+        unless it is None, of ``clone``. The clone is fitted in states from episodes of the policy. Then states from
+        episodes of the clone are added, and it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011).
+        Only a clone with a target network can play. If initial states are cells, the clone is fitted in all cells
+        instead."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:
@@ -292,9 +290,8 @@ class ProxyFactory(BaseFactory):
         """Return initial observations ``[..., M, E, S]`` of the real environment for ``seeds [..., M, E]``. The first
         call opens this environment for a short time. Proxies that have initial states never call this method."""
         if self._starts is None:
-            real = make_environment(self.game, members=1, envs=8)
-            self._starts = starts_of(real)
-            real.close()
+            with contextlib.closing(make_environment(self.game, members=1, envs=8)) as real:
+                self._starts = starts_of(real)
         return self._starts(seeds)
 
     @torch.no_grad()
@@ -324,10 +321,9 @@ class ProxyFactory(BaseFactory):
 def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:
     """Sample observations ``[M, count, S]`` that are spread over the range of observations, from M random streams.
     Return None if the range is unknown."""
-    real: Any = make_environment(game, 1, 1)
-    observations: Tensor | None = real.sample_observations(streams, count)
-    real.close()
-    return observations
+    real: Any
+    with contextlib.closing(make_environment(game, 1, 1)) as real:
+        return real.sample_observations(streams, count)
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:

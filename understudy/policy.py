@@ -92,7 +92,7 @@ class Policy:
         return actions[0] if is_single else actions
 
     def advance(self, command: Any, reward: Any) -> np.ndarray:
-        """Compute the command after a step.
+        """Compute the command, such as the return that is still to be collected, after a step.
 
         :param command: The command before the step, ``[C]`` or ``[N, C]``. None means the command at the start of an
             episode.
@@ -108,10 +108,7 @@ class Policy:
     ) -> tuple[Any, Any]:
         """Choose greedy actions in the form of ``predict`` of stable-baselines3.
 
-        :param observation: As for a call of the policy.
-        :param state: Ignored.
-        :param episode_start: Ignored.
-        :param deterministic: Ignored.
+        :param observation: As for a call of the policy. All other arguments are ignored.
         :return: The actions, and None.
         :raises PolicyError: The agent has a command that changes in an episode.
         """

@@ -1,14 +1,7 @@
 """The interface between a search and its proxies: learned environments or rewards on which new agents train.
 
-A kind of proxy consists of a folder here and the files named below (docs/how_to/proxy.md has an example):
-
-- ``config.py`` has ``Config``, a `models.proxies.search.SearchConfig`, and ``FAMILY`` (`models.family.Family`).
-- ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once. It implements `Parameters`.
-- ``envs/<kind>.py`` has a subclass of `envs.make.ProxyFactory` with the same name.
-- ``control/reports/<kind>.py`` has ``picture``.
-- `understudy.kinds.KINDS` has a record for all readers of files.
-
-D is the number of parameters of one proxy, and ``flat [M, D]`` has all parameters of M proxies, a row for each.
+docs/how_to/proxy.md lists the files of a kind of proxy, with an example. D is the number of parameters of one proxy,
+and ``flat [M, D]`` has all parameters of M proxies, a row for each.
 """
 
 from typing import Any, Protocol

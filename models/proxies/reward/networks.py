@@ -53,8 +53,7 @@ class Networks:
         parameters = self.mlps["reward"].initial(streams)
         if self.linear:  # one weight for each number in the info, and no bias
             parameters = parameters[:, : self.network_size]
-        # The logarithm of the factor on the output scale, [M, 1], or [M, 0] if a search does not change it.
-        log_scale = parameters.new_zeros(len(parameters), self.size - self.network_size)
+        log_scale = parameters.new_zeros(len(parameters), self.size - self.network_size)  # [M, 1], or [M, 0] if fixed
         return torch.cat([parameters, log_scale], 1)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:

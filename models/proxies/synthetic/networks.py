@@ -59,17 +59,15 @@ class Networks:
         self.latent_size = 0  # inputs of the initial-state network; 0 without this network
         if learns_initial_states:
             self.latent_size = size if config.latent_size is None else config.latent_size
-        # The networks by name.
         if self.has_target:
-            self.mlps = {"target": make_mlp(config, size, self.action_size)}
+            self.mlps = {"target": make_mlp(config, size, self.action_size)}  # the networks by name
         else:
             outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
             self.mlps = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
         if self.latent_size:
             self.mlps["initial"] = make_mlp(config, self.latent_size, size)
         self.num_searched = sum(mlp.size for mlp in self.mlps.values())  # number of parameters that a search changes
-        # Shapes of the other parameters by name (`fixed_tensors`).
-        self._fixed_shapes: dict[str, tuple[int, ...]] = {}
+        self._fixed_shapes: dict[str, tuple[int, ...]] = {}  # shapes of the other parameters, `fixed_tensors`
         if self.has_target:
             self._fixed_shapes |= {"target.center": (size,), "target.spread": (size,)}
         if self.num_table_rows:
