@@ -72,9 +72,8 @@ class Environment(Protocol):
 
 
 class ReplayedEnvironment(Environment):
-    """Base class of environments whose state cannot be copied, such as Gymnasium's. A snapshot holds the seeds and the
-    actions of the current episodes, and `restore` repeats them. Subclasses must call `_record_reset` and
-    `_record_step`."""
+    """Base class of environments whose state cannot be copied, such as Gymnasium's. A snapshot has the seeds and the
+    actions of the current episodes; `restore` repeats them. Subclasses call `_record_reset` and `_record_step`."""
 
     game: Game
     state = None  # it cannot be read

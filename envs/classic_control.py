@@ -142,8 +142,7 @@ class Acrobot(Dynamics):
 
 def _acrobot_rates(state: Tensor, torque: Tensor) -> Tensor:
     """Return the time derivatives ``[..., 4]`` of ``state [..., 4]`` under ``torque [...]``. The names d1, d2, phi1 and
-    phi2 are from Sutton & Barto's book. Masses, lengths and moments of inertia are inserted, and cos(x - pi/2) is
-    sin(x)."""
+    phi2 are from Sutton & Barto's book. The values of its constants are inserted, and cos(x - pi/2) is sin(x)."""
     first, second, speed1, speed2 = state.unbind(-1)
     cos, half_sin = second.cos(), second.sin() * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
@@ -207,8 +206,7 @@ class RepeatedDynamics(Dynamics):
         return self.observe_state(state if self.repetition_limit is None else state[..., :-1])
 
     def step(self, state: Tensor, actions: Tensor) -> Transition:
-        """Repeat the actions and sum up the rewards. After an episode has ended, the other repetitions change
-        nothing."""
+        """Repeat the actions and sum up the rewards. After its end, an episode does not change any more."""
         limit = self.repetition_limit
         if limit is not None:
             state, counts = state[..., :-1], state[..., -1:]  # [..., 1], repetitions before this step
@@ -246,9 +244,9 @@ class _Car(RepeatedDynamics):
 
 
 class MountainCar(_Car):
-    """State ``[..., 2]`` float64: position and speed. The observation is the same in float32. Actions 0, 1, 2 push to
-    the left, not at all, to the right. Every step pays -1. Episodes terminate at position 0.5 or beyond. The left end
-    stops the car."""
+    """State ``[..., 2]`` float64: position and speed, observed in float32. Actions 0, 1, 2 push to the left, not at
+    all, to the right. Every step pays -1. The left end of the track stops the car. Episodes terminate at position 0.5
+    or beyond."""
 
     actions = Discrete(3)
 

@@ -33,8 +33,7 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 class CellTable(Dynamics):
     """Base class of dynamics on a map, for S cells and A actions. The state ``[..., 1]`` int64 is the player's cell. In
-    the tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]``, index ``s * A + a`` is for action a in cell
-    s."""
+    the tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]``, ``s * A + a`` is for action a in cell s."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -80,8 +79,7 @@ class CellTable(Dynamics):
         return value, reward + discounts * value[next_cell]
 
     def text(self, state: Tensor) -> str:
-        """Draw a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#`` wall,
-        ``O`` hole."""
+        """Draw a state ``[1]`` as lines: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#`` wall, ``O`` hole."""
         cells = list(self._cells.replace(START, "."))
         player = int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"

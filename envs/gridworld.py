@@ -86,8 +86,8 @@ class OpenGrid(ChanceDynamics):
         return cell
 
     def text(self, state: Tensor) -> str:
-        """Draw a state ``[K]`` as ``grid_size`` lines of characters: ``@`` player, ``G`` goal, ``*`` player on the
-        goal, ``#`` wall, ``.`` other cells."""
+        """Draw a state ``[K]`` as lines: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#`` wall, ``.``
+        others."""
         cells = list(self.ground(state))
         player, goal = int(state[POSITION]), int(state[GOAL])
         cells[goal] = "G"
@@ -99,8 +99,7 @@ class OpenGrid(ChanceDynamics):
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
-        """Move the player, unless a wall or the border stops it. An event happens if ``chance [..., 1]`` is below its
-        probability."""
+        """Move the player, if no wall stops it. An event happens if ``chance [..., 1]`` is below its probability."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         # The table has a row for each cell and a column for each action.
@@ -157,8 +156,7 @@ class ProcMaze(OpenGrid):
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return observations ``[..., cells * 4]``: for each cell four numbers, 0 or 1, which say whether it holds the
-        player, holds the goal, is a wall, is open."""
+        """Return four numbers for each cell, 0 or 1: player, goal, wall, open. All together ``[..., cells * 4]``."""
         is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
         obs[..., _WALL_CHANNEL] = 1 - is_open
@@ -319,14 +317,12 @@ class ButtonGrid(ChanceDynamics):
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
     def _random_numbers(self, seed: Tensor, step: Tensor) -> Tensor:
-        """Return the random numbers ``[..., 3 + K]`` of a ``step [..., 1]`` of an episode's ``seed``. Step 0 is the
-        reset."""
+        """Return the random numbers ``[..., 3 + K]`` of a ``step [..., 1]`` of an episode. Step 0 is the reset."""
         return uniform_at(seed, step * self.chances + self._columns)
 
     def _new_arrangement(self, counters: Tensor, random_numbers: Tensor) -> Tensor:
-        """Return states with a random arrangement of player and buttons, all off. ``counters [..., 2]`` are their first
-        columns, seed and number of the step. The first of ``random_numbers [..., 3 + K]`` is for an event and not used
-        here."""
+        """Return states with a random arrangement of player and buttons, all off. ``counters [..., 2]`` are seed and
+        number of the step. The first of ``random_numbers [..., 3 + K]`` is for an event and not used here."""
         places = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
         # Floyd's sample without replacement (Bentley & Floyd 1987). The range of each button has one number more than
         # the range of the button before it. If a button's number repeats an earlier number, it gets the last number of

@@ -286,8 +286,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
 
 
 def _gym_kwargs(game: Game) -> dict[str, Any]:
-    """Return the keyword arguments of `gym.make` for ``game``. VizDoom repeats actions itself, all others by a
-    wrapper."""
+    """Return the keyword arguments of `gym.make` for ``game``. Only VizDoom repeats actions itself."""
     kwargs = {name: value for name, value in game.kwargs.items() if name != "action_repeat"}
     limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if limit is None:

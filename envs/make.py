@@ -137,8 +137,7 @@ class ProxyFactory:
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
         """Return all parameters ``[..., D]`` of proxies from ``part [..., K]``, the numbers that a search changes (the
-        inverse of `searched_part`). Parameters that do not follow from it are copied from another proxy, ``template
-        [D]``."""
+        inverse of `searched_part`). Other parameters are copied from ``template [D]``, another proxy."""
         return part
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
@@ -158,9 +157,8 @@ class ProxyFactory:
 
 
 def proxy_factory(config: SearchConfig, game: str) -> ProxyFactory:
-    """Return the object that makes proxies with the settings ``config`` for the real environment ``game``. Its class
-    `ProxyFactory` is in ``envs/<kind>.py``. The kind is the folder that defines the settings,
-    ``models/proxies/<kind>/config.py``."""
+    """Return the object that makes proxies with the settings ``config`` for the real environment ``game``, from
+    ``envs/<kind>.py``. The kind is the folder that defines the settings, ``models/proxies/<kind>/config.py``."""
     kind = type(config).__module__.split(".")[-2]  # "synthetic" in "models.proxies.synthetic.config"
     factory: ProxyFactory = importlib.import_module(f"envs.{kind}").ProxyFactory(config, game)
     return factory

@@ -104,8 +104,8 @@ class CartPoleParameters(Parameters):
 
 @dataclass(frozen=True)
 class Game:
-    """One environment with its name. Its tensor program, if there is one, replaces Gymnasium's environment, except in
-    films."""
+    """One environment with its name. Its tensor program, if there is one, replaces Gymnasium's except to draw
+    frames."""
 
     name: str
     # Gymnasium's id, or ``module:id`` if a module must be imported first. May be empty if there are ``dynamics``.

@@ -52,8 +52,7 @@ class PanFlute(ChanceDynamics):
         return uniform_at(seed, time + 1)  # columns are numbered by the time after the step
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
-        """Move all notes, and insert the note of the action. An event happens if ``chance [..., 1]`` is below its
-        probability."""
+        """Move all notes, and insert a note. An event happens if ``chance [..., 1]`` is below its probability."""
         counters, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
         # Every note moves one place on. Notes that leave the end of a pipe must not enter the mouth of the next pipe.

@@ -118,9 +118,8 @@ class ProxyFactory(BaseFactory):
         return bool(self.parameters.num_table_rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError if initial states are cells, but observations are not one-hot. Also raise it if the table
-        of initial states cannot be filled: the range of observations is unknown, and no target network can visit
-        states."""
+        """Raise SettingError if initial states are cells, but observations are not one-hot, or if the table of initial
+        states cannot be filled: the range of observations is unknown, and no target network can visit states."""
         if self.parameters.has_cells and not self.spaces.one_hot:
             line = f"first_states is 'cells', but observations of {self.game} are no cells"
             raise SettingError(f"{line}; allowed: latent, table", "first_states")
@@ -239,8 +238,7 @@ class ProxyFactory(BaseFactory):
         return flat
 
     def _target_policy(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the policy of the target network in the proxy with the parameters ``flat [1, D]``, as a function from
-        observations ``[N, S]`` to actions."""
+        """Return the policy of the target network in the proxy ``flat [1, D]``: observations ``[N, S]`` -> actions."""
         target = self.parameters.target(flat)
         return lambda obs: target.act(obs[None])[0]
 
@@ -275,9 +273,9 @@ class ProxyFactory(BaseFactory):
         return flat
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
-        """Convert the ``results`` of a policy in N states to the outputs ``[N, A]`` that a network should have. Action
-        values ``[N, A]`` are standardised, discrete actions ``[N]`` become one-hot, and continuous actions ``[N, A]``
-        are scaled from their bounds to [-1, 1]."""
+        """Convert the ``results`` of a policy in N states to outputs ``[N, A]`` of a network: action values ``[N, A]``
+        are standardised, discrete actions ``[N]`` become one-hot, continuous actions ``[N, A]`` are scaled to [-1,
+        1]."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -296,9 +294,8 @@ class ProxyFactory(BaseFactory):
 
     @torch.no_grad()
     def forward(self, flat: Tensor, states: Any, actions: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step in the synthetic environment with the parameters ``flat [1, D]``, from B ``states [B, S]``
-        with ``actions [B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]``
-        bool."""
+        """Compute a step in the synthetic environment ``flat [1, D]``, from B ``states [B, S]`` with ``actions [B]`` or
+        ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool."""
         batch_states, batch_actions = torch.as_tensor(states)[None].float(), torch.as_tensor(actions)[None]
         outcome = self.parameters.with_weights(flat).step(batch_states, batch_actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE

@@ -37,8 +37,7 @@ class Dynamics(Protocol):
     spaces: Spaces
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. Leading axes are for several
-        resets."""
+        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64, perhaps of several resets."""
 
     def observe(self, state: Tensor) -> Tensor:
         """Return observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""

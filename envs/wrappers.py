@@ -218,8 +218,8 @@ class FlatAction(gym.ActionWrapper):
 
 class GreyFrame(gym.ObservationWrapper):
     """Observe a grey frame ``(size, size)`` uint8, which is resized by averaging areas. The environment's observations
-    are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is ignored), or a Dict with such an
-    image under ``"screen"``."""
+    are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is ignored), or have one under
+    "screen"."""
 
     def __init__(self, env: gym.Env, size: int) -> None:
         super().__init__(env)
@@ -250,8 +250,7 @@ class GreyFrame(gym.ObservationWrapper):
 
 def image_space(space: Any) -> Box | None:
     """Return the space of the images in observations of ``space``, which may be a Dict with an image under "screen".
-    None if there are no images, or if they are smaller than a frame: such arrays are cells of a grid, and are
-    flattened."""
+    None if there are none, or if they are smaller than a frame: such arrays are cells of a grid, and are flattened."""
     if isinstance(space, gym.spaces.Dict):
         return image_space(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:

@@ -41,9 +41,9 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return self._state[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Episodes are never
-        truncated. Raises ValueError for an action of another shape or type, an integer out of range, and numbers that
-        are not finite."""
+        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Episodes are not
+        truncated. Raises ValueError for an action of another shape or type, out of range, or with numbers that are not
+        finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         action_array = _check_actions(action, self.action_space, batch_shape=())

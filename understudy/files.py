@@ -138,7 +138,7 @@ def file_error(path: Path, fault: str, allowed: str) -> ProxyError:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return the question ``"; did you mean 'x'?"`` about a mistyped ``name``, or ``""`` if none of ``names`` is
-    close."""
+    near."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     return f"; did you mean '{close[0]}'?" if close else ""
 

@@ -92,8 +92,8 @@ MODES: dict[int, Mode] = {
 
 
 def integer(maximum: int, allowed: str, optional: bool = False, minimum: int = 1) -> Setting:
-    """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null. ``allowed`` describes these values in
-    words."""
+    """Return a `Setting` for integers from ``minimum`` to ``maximum``, and null if ``optional``. ``allowed`` is their
+    text."""
 
     def is_valid(value: Any) -> bool:
         if value is None:

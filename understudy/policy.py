@@ -159,8 +159,7 @@ class Policy:
         return rows, values.ndim == 1
 
     def _act(self, x: np.ndarray, command: np.ndarray) -> np.ndarray:
-        """Return the greedy actions, ``[N]`` or ``[N, A]``, for observations ``x [N, O]`` and commands ``command [N,
-        C]``. After each layer, x has its outputs."""
+        """Return the greedy actions, ``[N]`` or ``[N, A]``, for observations ``x [N, O]`` and ``command [N, C]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
         *_, center, scale = self._command_table  # the last two rows of `COMMAND_ROWS`

@@ -199,8 +199,7 @@ class Episodes:
         self._first_seeds = seeds - _BLOCK
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
-        """Start the next episode in the environments with the indices ``rows [k]``. Return their initial states ``[k,
-        S]``."""
+        """Start the next episode in k environments with indices ``rows [k]``. Return initial states ``[k, S]``."""
         num_used = self.seeds[rows] - self._first_seeds[rows]  # episodes of the current block so far
         if num_used.max() == _BLOCK:  # an environment has used all of its states, so all get a new block
             self._first_seeds, num_used = self.seeds.copy(), np.zeros_like(num_used)
@@ -222,8 +221,7 @@ def real_starts(game: str) -> Starts:
 
 
 def _cartpole(seeds: np.ndarray) -> np.ndarray:
-    """Return initial states ``[..., 4]``: position (m), speed (m/s), angle (rad) and angular speed, uniform on [-0.05,
-    0.05)."""
+    """Return initial states ``[..., 4]``: position (m), speed, angle (rad) and its speed, uniform on [-0.05, 0.05)."""
     return ((uniform(seeds, 4) * 2 - 1) * 0.05).astype(np.float32)
 
 
@@ -241,8 +239,7 @@ def _mountaincar(seeds: np.ndarray) -> np.ndarray:
 
 
 def _pendulum(seeds: np.ndarray) -> np.ndarray:
-    """Return initial states ``[..., 3]``: cosine and sine of an angle on [-pi, pi), and a speed on [-1, 1), both
-    uniform."""
+    """Return initial states ``[..., 3]``: cosine and sine of an angle on [-pi, pi), and a speed on [-1, 1)."""
     angle, speed = np.moveaxis((uniform(seeds, 2) * 2 - 1) * [np.pi, 1.0], -1, 0)
     return np.stack((np.cos(angle), np.sin(angle), speed), -1).astype(np.float32)
 

@@ -57,7 +57,7 @@ def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[
 
 
 def implementation_of(kind: str) -> str:
-    """Return the ``--implementation`` that learns proxies of a ``kind``: "SE" for "mdp" and "bandit", "RN" for
+    """Return the ``--implementation`` that learns a ``kind`` of proxy: "SE" for "mdp" and "bandit", "RN" for
     "reward"."""
     for name, family_spec in implementations().items():
         proxy_setting = family_spec.config.__dataclass_fields__.get("proxy")

@@ -237,9 +237,9 @@ class SearchConfig:
 
 @functools.cache
 def load_presets(kind: str) -> Any:
-    """Load the tables of default settings for a ``kind`` of proxy ("synthetic" or "reward") from ``presets.yaml`` in
-    its folder, with tuples in place of lists. For example, ``load_presets("synthetic")["presets"]["mdp"]["paper"]`` are
-    the settings of the preset "paper" of an MDP."""
+    """Load the default settings for a ``kind`` of proxy ("synthetic", "reward") from its ``presets.yaml``, with lists
+    as tuples. For example, ``load_presets("synthetic")["presets"]["mdp"]["paper"]`` are the settings of a preset of an
+    MDP."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -50,8 +50,8 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions: a random ``fraction`` of the pieces of episodes, at least one
-        piece."""
+        """Split into training and held-out transitions. A random ``fraction`` of the pieces (at least one) is held
+        out."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
         held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # by the stream of the only member
@@ -111,8 +111,8 @@ class Fit:
         return losses.detach(), gradient
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the targets of the three networks: the standardised next states ``[N, S]``, the standardised rewards
-        ``[N, 1]``, and ``terminated [N, 1]``."""
+        """Return the networks' targets: standardised next states ``[N, S]`` and rewards ``[N, 1]``, ``terminated [N,
+        1]``."""
         next_state = self.output_scales["state"].standardise(rows.next_obs)
         reward = self.output_scales["reward"].standardise(rows.reward[:, None])
         return next_state, reward, rows.terminated[:, None]

@@ -143,8 +143,7 @@ class Networks:
 
     def with_scaled_states(self, flat: Tensor) -> Tensor:
         """Return a copy of the parameters ``flat [M, size]`` of bandits in which agents observe standardised states
-        (`scale_states`) and get the same rewards. The table is standardised, and the target does not do that any
-        more."""
+        (`scale_states`) and get the same rewards. The table is standardised, and the target's own scale is 1."""
         flat = flat.clone()
         fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
         fixed_tensors["states.table"].copy_(scale_states(fixed_tensors["states.table"], fixed_tensors))
@@ -298,8 +297,7 @@ class Program(Policy):
 
 
 def scale_states(states: Tensor, fixed_tensors: Mapping[str, Tensor]) -> Tensor:
-    """Standardise ``states [M, N, S]`` as inputs of the target networks, by the center and the spread in
-    ``fixed_tensors`` (`Networks.fixed_tensors`)."""
+    """Standardise ``states [M, N, S]`` as inputs of target networks, by their scale in `Networks.fixed_tensors`."""
     return (states - fixed_tensors["target.center"].unsqueeze(1)) / fixed_tensors["target.spread"].unsqueeze(1)
 
 
