@@ -108,8 +108,8 @@ def real_environment(environment: Environment) -> Environment:
 
 
 def make_world(environment: Environment, cells_only: bool = False) -> World | None:
-    """Return the `World` of an environment. With ``cells_only`` a map becomes a `Map`, for agents that need only the
-    number of the cell. Return None if there is no compiled function for its steps or rewards."""
+    """Describe an environment for compiled functions. With ``cells_only`` a map becomes a `Map`, for agents that need
+    only the number of the cell. Return None if there is no compiled function for its steps or rewards."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi  # phi is the reward network, and the mode says what it reads
         if mode.info or (mode.state and not isinstance(phi, Phi)):  # phi reads the info, or is a Python function

@@ -310,8 +310,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Wrap ``env`` for agents: repeat actions as ``game`` says, and number actions with several discrete parts. If it
-    ``observes_images``, they become stacks of grey frames, the newest last. Other observations become vectors."""
+    """Wrap ``env`` for agents: repeat actions as ``game`` says, and number actions with several discrete parts. With
+    ``observes_images``, observations become stacks of grey frames, the newest last, otherwise vectors."""
     action_repeat = game.kwargs.get("action_repeat", 1)
     if action_repeat > 1 and not _environment_repeats_actions(game):
         env = wrappers.RepeatAction(env, action_repeat)

@@ -193,8 +193,8 @@ class ProxyFactory(BaseFactory):
         return flat
 
     def check_policy(self, source: str) -> bool:
-        """Raise SettingError if the settings do not describe a clone of the policy ``source``, a name for the message.
-        Return whether `clone_policy` needs the policy's action values, and not its actions."""
+        """Raise SettingError if the settings allow no clone of a policy (a bandit that imitates it), which the message
+        calls ``source``. Return whether `clone_policy` needs the policy's action values, and not its actions."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
@@ -211,14 +211,12 @@ class ProxyFactory(BaseFactory):
 
     def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a clone of ``policy``, a function from observations ``[N, S]`` to actions or
-        action values. The clone is a bandit whose reward is highest for the policy's actions, or equals its action
-        values.
+        action values. The clone is a bandit whose reward is highest for these actions, or equals these action values.
 
         ``episodes.states(count, limit, clone)`` returns observations ``[count, S]`` from episodes of the policy or,
         unless it is None, of ``clone``. The clone is fitted in states from episodes of the policy. Then states from
         episodes of the clone are added, and it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011).
-        Only a clone with a target network can play. If initial states are cells, the clone is fitted in all cells
-        instead."""
+        Only a clone with a target network can play. If initial states are cells, the clone is fitted in all cells."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:

@@ -208,8 +208,8 @@ class Program(Policy):
             self._fold([self.layers[name] for name in self._step_networks])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
-        """Join ``networks`` of two layers with the same inputs and width to one wide network, whose outputs are the
-        outputs of all networks. Weights are ``[M, out, in]`` and biases ``[M, out, 1]``."""
+        """Join networks to one wide network, whose outputs are the outputs of all. ``networks`` are the two layers of
+        each: weights ``[M, out, in]`` and biases ``[M, out, 1]``. They have the same inputs and width."""
         first_layers = [first_layer for first_layer, _ in networks]
         last_layers = [last_layer for _, last_layer in networks]
         # The inputs are the same, so weights are joined along the outputs. The transposes make outputs the last axis in
