@@ -38,6 +38,7 @@ class CellTable(Dynamics):
     actions: tuple[str, ...]  # names of moves
 
     def __init__(self, rows: tuple[str, ...], max_episode_steps: int | None, max_return: float | None) -> None:
+        """Compute the tables of a map. ``rows`` are its lines, such as ``("S.", ".G")``."""
         self.rows, self._cells = rows, "".join(rows)
         size, actions = len(self._cells), Discrete(len(self.actions))
         self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)

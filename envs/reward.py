@@ -169,8 +169,8 @@ class ProxyFactory(BaseFactory):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """Raise SettingError unless phi is a potential of the state alone, which can be fitted to the returns of the
-        policy ``source``, a name for the message. Return False, because action values are not needed."""
+        """Raise SettingError unless phi is a potential of the state alone, which can be fitted to the returns of a
+        policy, called ``source`` in the message. Return False, because action values are not needed."""
         if not (self.parameters.mode.potential and self._reads_state_only):
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")

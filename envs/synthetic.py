@@ -171,10 +171,10 @@ class ProxyFactory(BaseFactory):
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Train a target network for each of M members on its pairs of state and action, ``pairs [M, K]``, which are
-        ordered as in `searched_part`. The states also become the table of initial states. ``streams`` sample the
-        initial weights. The scale of the target's inputs is copied from ``template [D]``, the parameters of another
-        proxy. Return all parameters ``[M, D]``."""
+        """Train a target network for each of M members on its pairs of state and action, ``pairs [M, K]``, ordered as
+        in `searched_part`. The states also become the table of initial states. ``streams`` sample the initial weights,
+        and the scale of the target's inputs is copied from another proxy, ``template [D]``. Return all parameters ``[M,
+        D]``."""
         networks = self.parameters
         rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
         states, target_actions = rows.split([networks.state_size, networks.action_size], 2)

@@ -129,7 +129,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         self._steps += 1
         truncated = np.zeros_like(terminated) if self._limit is None else self._steps >= self._limit
         infos: dict[str, Any] = {}
-        resets = dones = terminated | truncated  # environments that start their next episode in this step
+        dones = terminated | truncated
+        resets = dones  # environments that start their next episode in this step
         if self._mode is AutoresetMode.NEXT_STEP:
             resets = self._autoreset_envs  # environments whose episode ended in the previous step
             self._autoreset_envs = dones & ~resets
