@@ -4,7 +4,7 @@ docs/how_to/proxy.md lists the files of a kind of proxy, with an example. D is t
 and ``flat [M, D]`` has all parameters of M proxies, a row for each.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -35,15 +35,12 @@ class Parameters(Protocol):
 
 
 class Trainee(Protocol):
-    """The agents that train on proxies: M members with E = ``envs`` environments each, and their settings."""
+    """The agents that train on proxies: M members with E = ``envs`` environments each."""
 
     envs: int
 
     @property
     def members(self) -> int: ...
-
-    @property
-    def config(self) -> Any: ...
 
     def discounts(self) -> Tensor:
         """Return the discount of each member, ``[M]``."""
