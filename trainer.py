@@ -70,11 +70,12 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
         be a function.
     :return: The results, and the folder with the files.
     """
-    if callable(function := settings.get("teacher")):
-        name = getattr(function, "__qualname__", "")
+    teacher = settings.get("teacher")
+    if callable(teacher):
+        name = getattr(teacher, "__qualname__", "")
         if not name.isidentifier():  # a lambda, a method or another object, which cannot be imported
-            raise SettingError(f"teacher is {function!r}; allowed: a function at the top level of a module", "teacher")
-        settings["teacher"] = f"{function.__module__}:{name}"
+            raise SettingError(f"teacher is {teacher!r}; allowed: a function at the top level of a module", "teacher")
+        settings["teacher"] = f"{teacher.__module__}:{name}"
     learn_settings = config.settings_from(learn=gamename, **settings)
     from control.learn.command import learn_in_folder
     from control.loops.process import configure_process
@@ -185,9 +186,9 @@ _FUNCTIONS = {
 
 
 def _command_function(settings: Settings) -> Callable[[], int]:
-    """Import the modules of the command that the settings select. Return a function without arguments that runs the
-    command and returns the exit status."""
-    options = settings.subcommand
+    """Import the modules of the command that the settings select, such as ``--eval_agent``. Return a function without
+    arguments that runs the command and returns the exit status."""
+    options = settings.subcommand  # None for a training
     command = options.flag if options else ""
     if command in ("", "learn"):
         from control.lightning import lean
@@ -204,11 +205,13 @@ def _command_function(settings: Settings) -> Callable[[], int]:
             lean.load_numba()
     if command not in ("plot", "report"):
         return functools.partial(function, settings)
+    folders = [Path(folder) for folder in getattr(options, command)]
     out = getattr(options, f"{command}_out")  # None: in the common folder of the runs
-    arguments: list[Any] = [[Path(folder) for folder in getattr(options, command)], Path(out) if out else None]
-    if command == "plot":
-        arguments.append(importlib.import_module("control.reports.figures").style_of(settings.run))
-    return functools.partial(function, *arguments)
+    out_path = Path(out) if out else None
+    if command == "report":
+        return functools.partial(function, folders, out_path)
+    style = importlib.import_module("control.reports.figures").style_of(settings.run)
+    return functools.partial(function, folders, out_path, style)
 
 
 if __name__ == "__main__":

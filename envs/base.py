@@ -38,8 +38,7 @@ class Step:
 
 class Environment(Protocol):
     """M members with E environments each. Environments do not reset themselves, so the final observation of an episode
-    is never lost. The caller samples a seed for each episode from the member's random stream. An episode depends only
-    on its seed and its actions."""
+    is never lost. The caller samples a seed for each episode. An episode depends only on its seed and its actions."""
 
     spaces: Spaces
     members: int
@@ -50,19 +49,18 @@ class Environment(Protocol):
         """Complete state ``[M, E, K]`` of a tensor program; None for other environments."""
 
     def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Start episodes from ``seeds [M, E]`` int64 >= 0, in the environments selected by ``mask [M, E]`` bool (all
-        by default). Return the observations ``[M, E, *O]`` of all environments, including those that are not reset."""
+        """Start episodes from ``seeds [M, E]`` int64 >= 0, in the environments selected by ``mask [M, E]`` bool (all by
+        default). Return the observations ``[M, E, *O]`` of all environments, including those that are not reset."""
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
-        """Prepare B resets from ``seeds [B, M, E]`` at once, which is cheaper than B separate resets. Return B rows,
-        ``[B, M, E, ...]``, for `reset_prepared`."""
+        """Compute initial states for B resets from ``seeds [B, M, E]`` in one call, which is cheaper than B resets.
+        Return ``[B, M, E, ...]``. A row of it is the argument of `reset_prepared`."""
 
     def reset_prepared(self, prepared: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Reset the environments in ``mask`` like `reset`, from ``prepared [M, E, ...]``, a row of `prepare_resets`,
-        instead of seeds."""
+        """Reset as `reset` does, but from ``prepared [M, E, ...]``, a row of `prepare_resets`, instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current episodes, as plain values and tensors."""
@@ -74,30 +72,34 @@ class Environment(Protocol):
 
 
 class ReplayedEnvironment(Environment):
-    """Base class of environments whose state cannot be copied. A snapshot holds the seeds and the actions of the
-    current episodes, and `restore` replays them. A subclass must call `_record_reset` and `_record_step`."""
+    """Base class of environments whose state cannot be copied, such as Gymnasium's. A snapshot has the seeds and the
+    actions of the current episodes; `restore` repeats them. Subclasses call `_record_reset` and `_record_step`."""
 
     game: Game
-    state = None
+    state = None  # it cannot be read
     _seeds: Tensor | None = None  # [M, E], seeds of the current episodes
     _start_steps: Tensor  # [M, E], index in `_actions` of the first step of each current episode
-    _actions: list[tuple[Tensor, Tensor | None]]  # the actions of each step, and the active environments (None: all)
+    _actions: list[tuple[Tensor, Tensor]]  # actions and active environments of each step
 
     def _record_reset(self, seeds: Tensor, mask: Tensor | None) -> None:
-        """Record a reset of the environments in ``mask``. Forget the steps that precede all current episodes."""
+        """Record that the environments in ``mask [M, E]`` (None: all) start an episode from ``seeds [M, E]``. Recorded
+        actions that are older than all current episodes are deleted."""
         if mask is None or self._seeds is None:  # a reset of all environments, or the first reset
             self._seeds, self._start_steps, self._actions = seeds, torch.zeros_like(seeds), []
             return
         self._seeds = torch.where(mask, seeds, self._seeds)
         start_steps = torch.where(mask, len(self._actions), self._start_steps)
-        first_step = int(start_steps.min())  # the earliest start of a current episode
-        self._start_steps = start_steps - first_step
-        self._actions = self._actions[first_step:]
+        oldest_start = int(start_steps.min())
+        self._start_steps = start_steps - oldest_start
+        self._actions = self._actions[oldest_start:]
 
     def _record_step(self, actions: Tensor, active: Tensor | None) -> None:
-        """Record a step of the ``active`` environments. Raises EnvironmentFault before the first reset."""
+        """Record the ``actions [M, E(, A)]`` of a step of the environments in ``active [M, E]`` (None: all). Raises
+        EnvironmentFault before the first reset."""
         if self._seeds is None:
             raise EnvironmentFault(f"environment {self.game.name} was stepped before its first reset")
+        if active is None:
+            active = torch.ones_like(self._seeds, dtype=torch.bool)
         self._actions.append((actions, active))
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
@@ -107,35 +109,31 @@ class ReplayedEnvironment(Environment):
         return self.reset(prepared, mask)
 
     def snapshot(self) -> dict[str, Any]:
-        """See `Environment.snapshot`. The entries are ``seeds`` and ``began [M, E]`` (`_start_steps`), ``actions [T, M,
-        E(, A)]`` and ``active [T, M, E]``. Before the first reset there are no entries, and before the first step only
-        ``seeds`` and ``began``."""
+        """Return the ``seeds [M, E]`` of the current episodes, ``began [M, E]``, the step at which each of them
+        started, and the ``actions [T, M, E(, A)]`` and ``active [T, M, E]`` environments of T steps. The last two are
+        missing before the first step. Before the first reset, the snapshot is empty."""
         if self._seeds is None:
             return {}
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}
         if self._actions:
-            all_active = torch.ones_like(self._seeds, dtype=torch.bool)
             state["actions"] = torch.stack([actions for actions, _ in self._actions])
-            state["active"] = torch.stack([all_active if active is None else active for _, active in self._actions])
+            state["active"] = torch.stack([active for _, active in self._actions])
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See `Environment.restore`. Reset, then repeat all actions. Raises StateError for a damaged snapshot."""
+        """Repeat the actions of a `snapshot`, to continue its episodes. Raises StateError for a damaged snapshot."""
         if not state:
             return
         seeds, start_steps = state["seeds"], state["began"]
         zeros = torch.zeros(self.members, self.envs, dtype=torch.int64)
         check_like({"seeds": zeros, "began": zeros}, {"seeds": seeds, "began": start_steps}, "environment")
-        no_steps = zeros[:0]  # takes the place of missing entries
-        actions, active = state.get("actions", no_steps), state.get("active", no_steps)
+        actions, active = state.get("actions", ()), state.get("active", ())  # missing before the first step
         require(int(start_steps.max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(seeds)
-        # `reset` has started the current episode of every environment. Actions from before the start of an episode do
-        # not belong to it, so they are not repeated.
+        # `reset` has started all current episodes. Actions from before the start of an episode do not belong to it.
         for step, step_actions in enumerate(actions):
             has_begun = start_steps <= step
             self.step(step_actions, active[step] & has_begun)
-        # `reset` and `step` have recorded other starts and masks. Replace them, so that the next snapshot is the same
-        # as in an uninterrupted run.
+        # Replace what `reset` and `step` have recorded, so that the next snapshot is as in an uninterrupted run.
         self._start_steps = start_steps
         self._actions = list(zip(actions, active, strict=True))

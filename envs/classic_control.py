@@ -10,7 +10,7 @@ from torch import Tensor
 
 from envs.names import CartPoleParameters, RepeatParameters
 from envs.seeded import uniform
-from envs.tensor import Dynamics
+from envs.tensor import Dynamics, Transition
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
@@ -59,7 +59,7 @@ class CartPole(Dynamics):
         self._bounds = _CARTPOLE_BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states: uniform positions, speeds and angles, then physics if random (`Dynamics.initial`)."""
+        """Return initial states: uniform positions, speeds and angles, then physics if they are random."""
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _CARTPOLE_START
         num_physics = len(_SAMPLED_PHYSICS)
@@ -72,8 +72,8 @@ class CartPole(Dynamics):
     def observe(self, state: Tensor) -> Tensor:
         return state[..., :4].float()
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Make one step of the explicit Euler method (`Dynamics.step`)."""
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
+        """Push the carts for 0.02 s, one step of the explicit Euler method. Every step pays 1."""
         if self.random_physics:
             motion, episode_physics = state.split([4, len(_SAMPLED_PHYSICS)], -1)
             gravity, cart_mass, pole_mass, half_length = episode_physics.unbind(-1)
@@ -93,7 +93,7 @@ class CartPole(Dynamics):
         motion = motion + rates * _CARTPOLE_SECONDS
         terminated = (motion.abs() > self._bounds).any(-1)
         next_state = torch.cat((motion, episode_physics), -1) if self.random_physics else motion
-        return next_state, torch.ones_like(speed, dtype=torch.float32), terminated, None
+        return Transition(next_state, torch.ones_like(speed, dtype=torch.float32), terminated)
 
 
 class Acrobot(Dynamics):
@@ -125,8 +125,8 @@ class Acrobot(Dynamics):
         cos_and_sin = torch.stack((angles.cos(), angles.sin()), -1).flatten(-2)
         return torch.cat((cos_and_sin, speeds), -1).float()
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Make one step of the Runge-Kutta method (`Dynamics.step`). k1 to k4 are its time derivatives."""
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
+        """Apply the torques for 0.2 s, one step of the Runge-Kutta method. k1 to k4 are its time derivatives."""
         torque = torch.take(self._torques, actions)
         k1 = _acrobot_rates(state, torque)
         k2 = _acrobot_rates(state + k1 * (_ACROBOT_SECONDS / 2), torque)
@@ -137,13 +137,12 @@ class Acrobot(Dynamics):
         state = state.clamp(-self._fastest, self._fastest)  # limits the speeds; the bounds of angles are infinite
         first, second = state[..., 0], state[..., 1]
         terminated = first.cos() + (first + second).cos() < -1.0  # the sum is how far the tip is below the joint, in m
-        return state, terminated.float() - 1.0, terminated, None
+        return Transition(state, terminated.float() - 1.0, terminated)
 
 
 def _acrobot_rates(state: Tensor, torque: Tensor) -> Tensor:
     """Return the time derivatives ``[..., 4]`` of ``state [..., 4]`` under ``torque [...]``. The names d1, d2, phi1 and
-    phi2 are from Sutton & Barto's book. The values of masses, lengths and moments of inertia are inserted, and
-    cos(x - pi/2) is written as sin(x)."""
+    phi2 are from Sutton & Barto's book. The values of its constants are inserted, and cos(x - pi/2) is sin(x)."""
     first, second, speed1, speed2 = state.unbind(-1)
     cos, half_sin = second.cos(), second.sin() * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
@@ -187,9 +186,9 @@ class RepeatedDynamics(Dynamics):
         """Return initial states as `Dynamics.initial` does, without the column of repetitions."""
         raise NotImplementedError
 
-    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute one repetition of ``actions [M, E(, A)]`` in ``state [M, E, K]``. Return the next state, the reward
-        ``[M, E]`` in any floating dtype, and terminated ``[M, E]`` bool. States have no column of repetitions here."""
+    def single_step(self, state: Tensor, actions: Tensor) -> Transition:
+        """Compute one repetition of ``actions [M, E(, A)]`` in ``state [M, E, K]``. States have no column of
+        repetitions here, and the reward may have any floating dtype."""
         raise NotImplementedError
 
     def observe_state(self, state: Tensor) -> Tensor:
@@ -206,23 +205,23 @@ class RepeatedDynamics(Dynamics):
     def observe(self, state: Tensor) -> Tensor:
         return self.observe_state(state if self.repetition_limit is None else state[..., :-1])
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Repeat the actions and return the sum of the rewards. Episodes that have ended keep their state."""
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
+        """Repeat the actions and sum up the rewards. After its end, an episode does not change any more."""
         limit = self.repetition_limit
         if limit is not None:
             state, counts = state[..., :-1], state[..., -1:]  # [..., 1], repetitions before this step
-        state, total, terminated = self.single_step(state, actions)
+        state, total, terminated, _ = self.single_step(state, actions)
         for repetitions in range(1, self.repeat):
             continues = ~terminated
             if limit is not None:
                 continues &= counts[..., 0] + repetitions < limit
-            next_state, reward, next_terminated = self.single_step(state, actions)
+            next_state, reward, next_terminated, _ = self.single_step(state, actions)
             state = torch.where(continues[..., None], next_state, state)
             total = total + torch.where(continues, reward, 0.0)
             terminated = terminated | (continues & next_terminated)
         if limit is not None:
             state = torch.cat((state, counts + self.repeat), -1)
-        return state, total.float(), terminated, None
+        return Transition(state, total.float(), terminated)
 
 
 class _Car(RepeatedDynamics):
@@ -245,17 +244,17 @@ class _Car(RepeatedDynamics):
 
 
 class MountainCar(_Car):
-    """State ``[..., 2]`` float64: position and speed. The observation is the same in float32. Actions 0, 1, 2 push to
-    the left, not at all, to the right. Every step pays -1. An episode terminates at position 0.5 or beyond. The left
-    end of the track stops the car."""
+    """State ``[..., 2]`` float64: position and speed, observed in float32. Actions 0, 1, 2 push to the left, not at
+    all, to the right. Every step pays -1. The left end of the track stops the car. Episodes terminate at position 0.5
+    or beyond."""
 
     actions = Discrete(3)
 
-    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def single_step(self, state: Tensor, actions: Tensor) -> Transition:
         position, speed = state.unbind(-1)
         acceleration = (actions - 1).double() * _CAR_FORCE - (position * 3).cos() * _CAR_GRAVITY
         state, terminated = _move_car(position, speed + acceleration, _CAR_GOAL)
-        return state, torch.full_like(position, -1.0, dtype=torch.float32), terminated
+        return Transition(state, torch.full_like(position, -1.0, dtype=torch.float32), terminated)
 
 
 class MountainCarContinuous(_Car):
@@ -271,8 +270,8 @@ class MountainCarContinuous(_Car):
     def first_states(self, seeds: Tensor) -> Tensor:
         return super().first_states(seeds).float()
 
-    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute one repetition (`RepeatedDynamics.single_step`), with Gymnasium's mixture of float32 and float64."""
+    def single_step(self, state: Tensor, actions: Tensor) -> Transition:
+        """Push the car once with a force, with Gymnasium's mixture of float32 and float64."""
         position, speed = state.unbind(-1)
         force = actions.squeeze(-1)
         # Gymnasium computes the cosine and the square in float64, everything else in float32.
@@ -280,12 +279,13 @@ class MountainCarContinuous(_Car):
         acceleration = force.clamp(-1.0, 1.0) * _CAR_POWER - slope
         state, terminated = _move_car(position, speed + acceleration, _CONTINUOUS_GOAL)
         reward = terminated.double() * _GOAL_REWARD - force.double().square() * _FORCE_COST
-        return state, reward, terminated
+        return Transition(state, reward, terminated)
 
 
 def _move_car(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:
-    """Move a car at ``position [...]`` by ``speed [...]``, which already includes the acceleration of the step. Return
-    the next state ``[..., 2]``, and terminated ``[...]``: whether it is at the goal and does not move to the left."""
+    """Move a car at ``position [...]`` by ``speed [...]``, which already includes the acceleration of the step. The
+    position of the goal is ``goal``. Return the next state ``[..., 2]`` (position and speed), and whether the car is at
+    the goal and does not move to the left ``[...]``."""
     speed = speed.clamp(-_CAR_MAX_SPEED, _CAR_MAX_SPEED)
     position = (position + speed).clamp(_LEFT, _RIGHT)
     hits_left_end = (position == _LEFT) & (speed < 0)
@@ -298,10 +298,10 @@ class Pendulum(RepeatedDynamics):
     """A motor must hold a rod of 1 kg and 1 m upright under a gravity of 10 m/s^2. A step of 0.05 s is one step of the
     semi-implicit Euler method.
 
-    State ``[..., 2]`` float64: the angle from upright (rad), which is never wrapped, and its speed (rad/s).
-    Observation ``[..., 3]`` float32: cosine and sine of the angle, and the speed. Actions ``[..., 1]`` are torques
-    within [-2, 2] N m. A step costs angle^2 + 0.1 speed^2 + 0.001 torque^2, with angle and speed before the step and
-    the angle wrapped into [-pi, pi). Episodes never terminate."""
+    State ``[..., 2]`` float64: the angle from upright (rad), which is never wrapped, and its speed (rad/s). Observation
+    ``[..., 3]`` float32: cosine and sine of the angle, and the speed. Actions ``[..., 1]`` are torques within [-2, 2] N
+    m. A step costs angle^2 + 0.1 speed^2 + 0.001 torque^2, with angle and speed before the step and the angle wrapped
+    into [-pi, pi). Episodes never terminate."""
 
     obs_size = 3
     actions = Continuous((-_TORQUE,), (_TORQUE,))
@@ -319,8 +319,8 @@ class Pendulum(RepeatedDynamics):
         angle, speed = state.unbind(-1)
         return torch.stack((angle.cos(), angle.sin(), speed), -1).float()
 
-    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute one repetition by the semi-implicit Euler method (`RepeatedDynamics.single_step`)."""
+    def single_step(self, state: Tensor, actions: Tensor) -> Transition:
+        """Apply the torques for 0.05 s, one step of the semi-implicit Euler method."""
         angle, speed = state.unbind(-1)
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
         wrapped_angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
@@ -329,4 +329,4 @@ class Pendulum(RepeatedDynamics):
         speed = speed + (angle.sin() * _WEIGHT + torque * _INERTIA) * _PENDULUM_SECONDS
         speed = speed.clamp(-_PENDULUM_MAX_SPEED, _PENDULUM_MAX_SPEED)
         state = torch.stack((angle + speed * _PENDULUM_SECONDS, speed), -1)
-        return state, -cost, torch.zeros_like(cost, dtype=torch.bool)
+        return Transition(state, -cost, torch.zeros_like(cost, dtype=torch.bool))

@@ -1,8 +1,9 @@
-"""Environments as compiled functions of one episode: the steps of `TensorEnvironment` and `RewardedEnvironment`.
+"""Environments as functions that Numba compiles: the steps of `TensorEnvironment` and `RewardedEnvironment` in one
+environment at a time.
 
-Each function names the method that it mirrors; tests/test_compiled.py compares the two. control/loops/compiled.py
-describes the arguments that all compiled functions share. Here, ``state [K]`` is float64, and ``scratch`` is from
-`make_scratch`. Importing this requires Numba.
+Each function names the readable method of which it is a copy; tests/test_compiled.py compares the two.
+control/loops/compiled.py describes the arguments that all compiled functions share. Here, ``world`` is a `World`, m the
+index of a member (an independent agent), ``state [K]`` is float64, and ``scratch`` is from `make_scratch`.
 """
 
 import math
@@ -44,12 +45,13 @@ _ABSOLUTE, _EXPONENTIAL = FORMS.index("absolute"), FORMS.index("exponential")  #
 
 
 def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
-    """Return an array of size 0 with ``axes`` axes, a placeholder in `World`."""
+    """Return an array of size 0 with this number of ``axes``, a placeholder in `World`."""
     return np.empty((0,) * axes, dtype)
 
 
 class World(NamedTuple):
-    """An environment without its episodes, for compiled functions. Fields that a kind does not use have defaults."""
+    """The rules of an environment for compiled functions: everything that a step needs, except for the state. Fields
+    that a kind of environment does not use have defaults."""
 
     kind: int
     obs_size: int
@@ -93,31 +95,26 @@ class World(NamedTuple):
 
 
 class Map(World):
-    """The `World` of a map whose agents need only the numbers of cells. It is a separate type, so that compiled
-    functions leave out all other code (`is_map`)."""
+    """The `World` of a map whose agents need only the number of the cell, no observation. It is a separate type, so
+    that compiled functions leave out the code for all other worlds (`is_map`)."""
 
 
 is_map = type_predicate(Map)
 
 
 def real_environment(environment: Environment) -> Environment:
-    """Return the environment that holds the states: the real environment, which a learned reward may wrap."""
+    """Return the environment without the learned reward, if there is one. It holds the states."""
     return environment.real if isinstance(environment, RewardedEnvironment) else environment
 
 
 def make_world(environment: Environment, cells_only: bool = False) -> World | None:
-    """Return the `World` of an environment. With ``cells_only`` a map becomes a `Map`, for agents that need only the
-    number of the cell.
-
-    Return None if compiled functions cannot compute its steps and rewards. They cannot if the network phi of a learned
-    reward reads the environment's info, if phi is a Python function, or if it needs symexp and its values are not in a
-    table."""
+    """Describe an environment for compiled functions. With ``cells_only`` a map becomes a `Map`, for agents that need
+    only the number of the cell. Return None if there is no compiled function for its steps or rewards."""
     if isinstance(environment, RewardedEnvironment):
-        mode, phi = environment.mode, environment.phi
-        # `mode.info` and `mode.state` say whether phi reads the info and the state.
-        if mode.info or (mode.state and not isinstance(phi, Phi)):
+        mode, phi = environment.mode, environment.phi  # phi is the reward network, and the mode says what it reads
+        if mode.info or (mode.state and not isinstance(phi, Phi)):  # phi reads the info, or is a Python function
             return None
-        if isinstance(phi, Phi) and phi.uses_symexp and phi.table is None:
+        if isinstance(phi, Phi) and phi.uses_symexp and phi.table is None:  # only a table can contain symexp
             return None
     real = real_environment(environment)
     if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
@@ -150,7 +147,8 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
 
 
 def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
-    """Return the fields of `World` about learned networks. A target network takes the place of the reward network."""
+    """Return the fields of `World` about the networks of a synthetic environment, ``{name: value}``. A target network
+    takes the place of the reward network."""
     program, networks = dynamics.program, dynamics.program.networks
     fields: dict[str, Any] = {
         "net_parameters": program.flat.contiguous().numpy(),
@@ -174,7 +172,7 @@ def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
 
 
 def _reward_fields(environment: RewardedEnvironment) -> dict[str, Any]:
-    """Return the fields of `World` about a learned reward."""
+    """Return the fields of `World` about a learned reward, ``{name: value}``."""
     phi, mode = environment.phi, environment.mode
     fields: dict[str, Any] = {
         "learned_reward": True,
@@ -208,7 +206,8 @@ def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tens
 
 
 def make_scratch(world: World) -> Array:
-    """Return memory ``[3, widest]`` for `advance`: two scratch rows, and a row for the next observation."""
+    """Allocate memory ``[3, widest]`` for `advance`: two rows for the layers of a network, and a row for the next
+    observation. Compiled functions cannot create arrays."""
     nets = world.phi_net, world.state_net, world.reward_net, world.done_net
     widest = max(world.obs_size, *(net.widest for net in nets))
     return np.empty((3, widest), np.float32)
@@ -379,9 +378,9 @@ def target_reward(world, m, state, action, continuous_action, scratch):
     """Return the reward of a bandit for an action in ``state`` (`Program._target_reward`). A target network computes
     the best action in this state, and the reward falls with the distance from it (`understudy.kinds.FORMS`).
 
-    The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
-    range, discrete actions as one-hot vectors, whose differences sum up to 2 if the actions differ. `network_step`
-    describes the arguments."""
+    The distance is the mean of absolute or squared differences. Continuous actions are scaled to [-1, 1]. Discrete
+    actions are one-hot, so the differences sum up to 2 if the actions differ. `network_step` describes the
+    arguments."""
     f32, params, size, inputs = np.float32, world.net_parameters[m], world.obs_size, scratch[0]
     center_at, spread_at = world.target_inputs_at, world.target_inputs_at + size
     for k in range(size):
@@ -390,9 +389,9 @@ def target_reward(world, m, state, action, continuous_action, scratch):
     distance = f32(0)
     if len(continuous_action):
         for k in range(world.actions):
-            share = (continuous_action[k] - world.action_middle[k]) / world.action_half_range[k]
-            target_share = min(max(scratch[output_row, k], f32(-1)), f32(1))
-            difference = min(max(share, f32(-1)), f32(1)) - target_share
+            scaled_action = (continuous_action[k] - world.action_middle[k]) / world.action_half_range[k]
+            target_action = min(max(scratch[output_row, k], f32(-1)), f32(1))
+            difference = min(max(scaled_action, f32(-1)), f32(1)) - target_action
             distance += abs(difference) if world.reward_form == _ABSOLUTE else difference * difference
     else:
         distance = f32(0) if argmax(scratch[output_row], world.actions) == action else f32(2)
@@ -436,20 +435,18 @@ def network_step(world, m, state, action, continuous_action, scratch):
 @exact_inlined
 def phi_value(world, m, state, obs, scratch):
     """Return phi, the output of the reward network of member ``m``, for ``state`` and its observation ``obs [O]``
-    (`Phi`). Overwrites two rows of ``scratch``, from `make_scratch`."""
+    (`Phi`). Two rows of ``scratch`` are overwritten."""
     if world.phi_is_zero:
         return np.float32(0)
     if is_map(world) or world.kind == CELLS:
         return world.phi_table[m, int(state[0])]
-    x = scratch[0]  # the network's input
+    inputs = scratch[0]
     for i in range(world.obs_size):
-        x[i] = obs[i]
-    if len(world.obs_center):
-        for i in range(world.obs_size):
-            x[i] -= world.obs_center[i]
-    if len(world.obs_spread):
-        for i in range(world.obs_size):
-            x[i] /= world.obs_spread[i]
+        inputs[i] = obs[i]
+        if len(world.obs_center):
+            inputs[i] -= world.obs_center[i]
+        if len(world.obs_spread):
+            inputs[i] /= world.obs_spread[i]
     output_row = forward_one(world.phi_net, world.phi_parameters[m], scratch, 0)
     return scratch[output_row, 0] * world.phi_scale[m]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from envs.gridworld import as_lines
-from envs.tensor import Dynamics
+from envs.tensor import Dynamics, Transition
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 
@@ -32,13 +32,13 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Base class of dynamics on a map, for S cells and A actions. The state ``[..., 1]`` int64 is the cell of the
-    player. The tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]`` each, have action a in cell s at index
-    ``s * A + a``."""
+    """Base class of dynamics on a map, for S cells and A actions. The state ``[..., 1]`` int64 is the player's cell. In
+    the tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]``, ``s * A + a`` is for action a in cell s."""
 
     actions: tuple[str, ...]  # names of moves
 
     def __init__(self, rows: tuple[str, ...], max_episode_steps: int | None, max_return: float | None) -> None:
+        """Compute the tables of a map. ``rows`` are its lines, such as ``("S.", ".G")``."""
         self.rows, self._cells = rows, "".join(rows)
         size, actions = len(self._cells), Discrete(len(self.actions))
         self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)
@@ -47,7 +47,9 @@ class CellTable(Dynamics):
         for cell in range(size):
             for move in self.actions:
                 outcomes.append(self.move_outcome(cell, self._neighbour(cell, move)))
-        self.next_cell, self.reward, self.terminated = map(torch.tensor, zip(*outcomes, strict=True))
+        next_cells, rewards, terminated = zip(*outcomes, strict=True)
+        self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(rewards)
+        self.terminated = torch.tensor(terminated)
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
         """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``neighbour``. A move that the
@@ -61,14 +63,14 @@ class CellTable(Dynamics):
     def observe(self, state: Tensor) -> Tensor:
         return torch.embedding(self._one_hot, state.squeeze(-1))
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
         index = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))  # cell * A + action
         next_state = torch.take(self.next_cell, index).unsqueeze(-1)
-        return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
+        return Transition(next_state, torch.take(self.reward, index), torch.take(self.terminated, index))
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """Return the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of moves
-        and a ``discount``, by 2,000 sweeps of value iteration."""
+        """Compute optimal values by 2,000 sweeps of value iteration, for ``reward [S, A]`` of each move in each cell,
+        and a ``discount``. Return the values of cells ``[S]`` and of moves ``[S, A]``."""
         next_cell = self.next_cell.view(reward.shape)
         continues = ~self.terminated.view(reward.shape)
         discounts = continues.to(reward.dtype) * discount
@@ -78,15 +80,14 @@ class CellTable(Dynamics):
         return value, reward + discounts * value[next_cell]
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#``
-        wall, ``O`` hole, ``.`` other cells."""
+        """Draw a state ``[1]`` as lines: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#`` wall, ``O`` hole."""
         cells = list(self._cells.replace(START, "."))
         player = int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"
         return as_lines(cells, len(self.rows[0]))
 
     def _neighbour(self, cell: int, move: str) -> int:
-        """Return the neighbour of ``cell`` in the direction of ``move``; ``cell`` itself at the border."""
+        """Return the neighbour of ``cell`` in a direction such as "up", or ``cell`` itself if the border is there."""
         num_columns = len(self.rows[0])
         row_offset, column_offset = _MOVES[move]
         row, column = cell // num_columns + row_offset, cell % num_columns + column_offset
@@ -105,8 +106,7 @@ class GridMap(CellTable):
             raise SettingError(f"map_name is {map_name!r}; allowed: {', '.join(MAPS)}", "map_name")
         is_cliff = map_name == "cliff"
         self._rewards = _CLIFF_REWARDS if is_cliff else _ROOM_REWARDS
-        # The shortest path around the cliff has 13 steps, the last of which costs nothing. In a room, the goal pays
-        # 1, and steps cost.
+        # The path around the cliff has 13 steps, the last of which costs nothing. A room's goal pays 1, and steps cost.
         super().__init__(MAPS[map_name], max_episode_steps, max_return=-12.0 if is_cliff else 1.0)
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:

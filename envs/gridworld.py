@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envs.names import ButtonParameters, GridParameters
 from envs.seeded import integers, uniform, uniform_at
-from envs.tensor import TIME, ChanceDynamics
+from envs.tensor import TIME, ChanceDynamics, Transition
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
 # Columns of a state after `SEED` and `TIME`. `EXTRA` is the first of the columns that a subclass may add.
@@ -55,15 +55,14 @@ class OpenGrid(ChanceDynamics):
     def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
         """Take the fields of `GridParameters`, in order (``values``) or by name (``parameters``)."""
         grid = GridParameters(*values, **parameters)
-        grid_size, spontaneous_termination = grid.grid_size, grid.spontaneous_termination
-        super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)
-        self.grid_size, self.teleports = grid_size, grid.teleport_on_termination
-        self.event_probability = self.event_chance(grid_size) if spontaneous_termination else 0.0
-        self.chances = int(spontaneous_termination)  # number of random numbers in a step
-        self.cells = grid_size * grid_size
+        self.grid_size, self.cells = grid.grid_size, grid.grid_size**2
+        super().__init__(self.channels * self.cells, len(MOVES), max_episode_steps, BEST_RETURN)
+        self.teleports = grid.teleport_on_termination
+        self.event_probability = self.event_chance(grid.grid_size) if grid.spontaneous_termination else 0.0
+        self.chances = int(grid.spontaneous_termination)  # number of random numbers in a step
         self.state_size = EXTRA + (self.cells if self.remembers_cells else 0)
         self.player_and_goal = torch.arange(2)  # their channels, if observations show both
-        self._next_cell = clipped_moves(grid_size)
+        self._next_cell = clipped_moves(grid.grid_size)
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
@@ -82,13 +81,13 @@ class OpenGrid(ChanceDynamics):
         return obs.scatter_(-1, state[..., POSITION : POSITION + 1], 1.0)
 
     def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Return the player's cell ``[..., 1]`` after a move from ``position`` to ``cell``, which may be a wall in a
-        subclass. ``extra_columns [..., K - 4]`` are the columns that a subclass adds to the state."""
+        """Return the player's cell ``[..., 1]`` after a move from the cell ``position`` to the neighbour ``cell``. In a
+        subclass, a wall may stop the move. ``extra_columns [..., K - 4]`` are the columns that it adds to the state."""
         return cell
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[K]`` as ``grid_size`` lines of characters: ``@`` player, ``G`` goal, ``*`` player on the
-        goal, ``#`` wall, ``.`` other cells."""
+        """Draw a state ``[K]`` as lines: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#`` wall, ``.``
+        others."""
         cells = list(self.ground(state))
         player, goal = int(state[POSITION]), int(state[GOAL])
         cells[goal] = "G"
@@ -96,11 +95,11 @@ class OpenGrid(ChanceDynamics):
         return as_lines(cells, self.grid_size)
 
     def ground(self, state: Tensor) -> str:
-        """Return one character for each cell of a state ``[K]``, as if player and goal were not there."""
+        """Return one character for each cell of a state ``[K]``, without player and goal: ``.``, or ``#`` for walls."""
         return "." * self.cells
 
-    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Move the player, unless a wall or the border stops it, then apply the event (`ChanceDynamics.advance`)."""
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
+        """Move the player, if no wall stops it. An event happens if ``chance [..., 1]`` is below its probability."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         # The table has a row for each cell and a column for each action.
@@ -114,7 +113,8 @@ class OpenGrid(ChanceDynamics):
             else:
                 terminated = terminated | event[..., 0]
         reward = torch.full(actions.shape, -1.0, device=state.device)
-        return torch.cat((seed, time + 1, position, goal, extra_columns), -1), reward, terminated, None
+        next_state = torch.cat((seed, time + 1, position, goal, extra_columns), -1)
+        return Transition(next_state, reward, terminated)
 
 
 # Columns of the random numbers of a reset: start of the search in `mazes`, player, goal. Then the number of columns.
@@ -141,7 +141,7 @@ class ProcMaze(OpenGrid):
         return 0.1 / ((grid_size + 1) * math.ceil(grid_size / 2) - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with a new maze for each of ``seeds [..., M, E]`` (`Dynamics.initial`)."""
+        """Return initial states ``[..., M, E, K]``, with a new maze for each of ``seeds [..., M, E]``."""
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)
@@ -156,7 +156,7 @@ class ProcMaze(OpenGrid):
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return observations with four numbers per cell (`Dynamics.observe`)."""
+        """Return four numbers for each cell, 0 or 1: player, goal, wall, open. All together ``[..., cells * 4]``."""
         is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
         obs[..., _WALL_CHANNEL] = 1 - is_open
@@ -179,7 +179,7 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     one open neighbour. Each step opens a uniformly chosen expandable neighbour and moves there. If there is none, the
     search moves back to the cell before, and it ends when it leaves the start in this way.
     """
-    neighbours, increments = _neighbours(grid_size)
+    neighbours, increments = _maze_tables(grid_size)
     cells = nowhere = grid_size * grid_size  # the number of cells is also the index of a cell outside the grid
     num_mazes = len(seeds)
     first_cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()
@@ -209,7 +209,7 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
 
 
 @lru_cache
-def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
+def _maze_tables(grid_size: int) -> tuple[Tensor, Tensor]:
     """Return two tables for `mazes`, with one row per cell, and a last row for ``nowhere = grid_size ** 2``, a cell
     outside the grid.
 
@@ -249,8 +249,7 @@ class ButtonGrid(ChanceDynamics):
     def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
         """Take the fields of `ButtonParameters`, in order (``values``) or by name (``parameters``)."""
         grid = ButtonParameters(*values, **parameters)
-        grid_size, num_buttons = grid.grid_size, grid.num_buttons
-        cells = grid_size**2
+        grid_size, num_buttons, cells = grid.grid_size, grid.num_buttons, grid.grid_size**2
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
         self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, grid.activate_on_reset
         self._event_probability = 1 / (10 * cells) if grid.spontaneous_reset else 0.0
@@ -262,7 +261,6 @@ class ButtonGrid(ChanceDynamics):
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
         self._one_step = torch.tensor([0, 1])  # added to seed and number of steps
         self._next_cell = clipped_moves(grid_size)
-        self._next_row, self._next_col = self._next_cell // grid_size, self._next_cell % grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
         seeds = seeds.to(torch.int64)
@@ -279,15 +277,15 @@ class ButtonGrid(ChanceDynamics):
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
         return self._random_numbers(seed, time + 1)
 
-    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance [..., 3 + K]`` holds random numbers for the event, for row
-        and column of the player, and for the cells of the K buttons."""
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
+        """Move the player, toggle the button that it enters, and apply the event. If all buttons were on, the step pays
+        1 and starts a new arrangement. ``chance [..., 3 + K]`` holds random numbers for the event, for row and column
+        of the player in a new arrangement, and for the cells of its K buttons."""
         counters, row, col, cells, switches = self._split(state)
         counters = counters + self._one_step
         old_cell = torch.add(col, row, alpha=self._size)
-        # Index into tables of next cells, which have a row for each cell and a column for each action.
-        move = torch.add(actions[..., None], old_cell, alpha=len(MOVES))
-        new_cell = torch.take(self._next_cell, move)
+        # The table of next cells has a row for each cell and a column for each action.
+        new_cell = torch.take(self._next_cell, torch.add(actions[..., None], old_cell, alpha=len(MOVES)))
         success = restart = switches.all(-1, keepdim=True)  # as in the original: all buttons were on before this step
         switches = switches ^ ((cells == new_cell) & (new_cell != old_cell))  # entering a button's cell toggles it
         if self._event_probability:
@@ -296,16 +294,15 @@ class ButtonGrid(ChanceDynamics):
                 switches = switches | event
             else:  # the event begins a new arrangement
                 restart = success | event
-        next_row, next_col = torch.take(self._next_row, move), torch.take(self._next_col, move)
+        next_row, next_col = new_cell // self._size, new_cell % self._size
         same_arrangement = torch.cat((counters, next_row, next_col, cells, switches), -1)
         state = torch.where(restart, self._new_arrangement(counters, chance), same_arrangement)
-        reward = success[..., 0].float()
         never_terminated = torch.zeros_like(success[..., 0])
-        return state, reward, never_terminated, None
+        return Transition(state, success[..., 0].float(), never_terminated)
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[4 + 2 K]`` as lines of characters: ``@`` player, ``*`` player on a button, ``o`` button
-        that is off, ``O`` button that is on, ``.`` other cells."""
+        """Draw a state ``[4 + 2 K]`` as lines of characters: ``@`` player, ``*`` player on a button, ``o`` button that
+        is off, ``O`` button that is on, ``.`` other cells."""
         _, row, col, cells, switches = self._split(state)
         characters = ["."] * self._size**2
         for cell, is_on in zip(cells.tolist(), switches.tolist(), strict=True):
@@ -315,16 +312,17 @@ class ButtonGrid(ChanceDynamics):
         return as_lines(characters, self._size)
 
     def _split(self, state: Tensor) -> tuple[Tensor, ...]:
-        """Split a state: seed and number of steps, row, column, cells of the buttons, states of the buttons."""
+        """Split states ``[..., 4 + 2 K]`` into seed and number of steps ``[..., 2]``, the player's row and column
+        ``[..., 1]``, the cells of the K buttons, and the switches of the K buttons (1 on, 0 off)."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
-    def _random_numbers(self, seed: Tensor, number: Tensor) -> Tensor:
-        """Return the random numbers ``[..., 3 + K]`` of step ``number [..., 1]``. Step 0 is the reset."""
-        return uniform_at(seed, number * self.chances + self._columns)
+    def _random_numbers(self, seed: Tensor, step: Tensor) -> Tensor:
+        """Return the random numbers ``[..., 3 + K]`` of a ``step [..., 1]`` of an episode. Step 0 is the reset."""
+        return uniform_at(seed, step * self.chances + self._columns)
 
     def _new_arrangement(self, counters: Tensor, random_numbers: Tensor) -> Tensor:
-        """Return states with a new arrangement of player and buttons, and all buttons off. ``counters [..., 2]`` are
-        seed and number of the step. Of ``random_numbers [..., 3 + K]``, the first is for an event and not used here."""
+        """Return states with a random arrangement of player and buttons, all off. ``counters [..., 2]`` are seed and
+        number of the step. The first of ``random_numbers [..., 3 + K]`` is for an event and not used here."""
         places = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
         # Floyd's sample without replacement (Bentley & Floyd 1987). The range of each button has one number more than
         # the range of the button before it. If a button's number repeats an earlier number, it gets the last number of

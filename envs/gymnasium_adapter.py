@@ -65,27 +65,26 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return torch.tensor(self._space.low).float(), torch.tensor(self._space.high).float()
 
     def action_text(self, index: int) -> str:
-        """Return a discrete action as the environment writes it, such as ``14`` or ``[2, 1]``. ``index`` counts from
-        0."""
+        """Return the agent's discrete action ``index`` (from 0) in the environment's form, such as "14" or "[2, 1]"."""
         if self._flat_action is None:
             return str(index + self._action_space.start)
         return str(self._flat_action.action(index).tolist())
 
     def action_indices(self, actions: np.ndarray) -> np.ndarray:
-        """Return discrete ``actions`` of the environment, ``[N]`` or ``[N, *parts]``, as indices ``[N]`` that count
-        from 0. Indices of combinations are returned unchanged. Raises ValueError for an action outside of the
-        space, except for numbers that count from 0."""
-        if self._flat_action is None:
-            indices = actions - self._action_space.start
-            is_valid = (indices >= 0) & (indices < self._action_space.n) & (indices == np.round(indices))
-            if self._action_space.start and not is_valid.all():
-                raise ValueError(f"{actions[~is_valid][0]} is not in {self._action_space}")
-            return indices
-        return actions if actions.ndim == 1 else self._flat_action.indices(actions)
+        """Convert discrete ``actions`` in the environment's form, ``[N]`` numbers or ``[N, *parts]``, to the agent's
+        form: indices ``[N]`` that count from 0. Numbers for actions with several parts are such indices already. Raises
+        ValueError for an action outside of the space, unless the space itself counts from 0."""
+        if self._flat_action is not None:
+            return actions if actions.ndim == 1 else self._flat_action.indices(actions)
+        indices = actions - self._action_space.start
+        is_valid = (indices >= 0) & (indices < self._action_space.n) & (indices == np.round(indices))
+        if self._action_space.start and not is_valid.all():
+            raise ValueError(f"{actions[~is_valid][0]} is not in {self._action_space}")
+        return indices
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
-        """Sample observations ``[M, count, O]`` that are uniform within their bounds. Return None if observations are
-        no vectors, or if the absolute value of a bound is above 1e6."""
+        """Sample observations ``[M, count, O]`` that are uniform within their bounds, with M random ``streams``. Return
+        None if observations are no vectors, or if the absolute value of a bound is above 1e6."""
         space = self._space
         if len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
@@ -93,11 +92,10 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return low + (high - low) * streams.uniform(count, len(low))
 
     def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
-        """See `envs.base.Environment.reset`. The first reset of an environment creates its instance."""
+        """Start episodes (`envs.base.Environment.reset`). The first reset of an environment creates its instance."""
         self._record_reset(seeds, mask)
-        rows = self._rows(mask)
         row_seeds = seeds.reshape(-1).tolist()
-        for row in rows:
+        for row in self._rows(mask):
             self._ages[row] = 0
             env = self._envs[row]
             if env is None:
@@ -114,9 +112,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. Instances are stepped one after another."""
+        """Step the environments in ``active [M, E]`` (None: all), one after another, and check their results."""
         self._record_step(actions, active)
-        rows = self._rows(active)
         native_actions = self._native_actions(actions)
         num_rows = len(self._envs)
         reward = np.zeros(num_rows, np.float32)
@@ -124,7 +121,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         info_names = self.game.info
         info_values = np.zeros((num_rows, len(info_names)), np.float32)
         envs: Any = self._envs
-        for row in rows:
+        for row in self._rows(active):
             self._ages[row] += 1
             try:
                 obs, reward_of_row, is_terminated, is_truncated, info = envs[row].step(native_actions[row])
@@ -137,8 +134,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 raise self._fault(row, error) from error
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
-        if info_names:
-            self._check_finite("info", info_values)
+        self._check_finite("info", info_values)
         return Step(
             obs=self._member_tensor(self._obs.copy()),
             reward=self._member_tensor(reward),
@@ -149,8 +145,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     @property
     def frames_per_second(self) -> float:
-        """Frames per second of the environment, ``render_fps`` (30 if missing), divided by the action repeat, and
-        limited to [1, 240]."""
+        """Frames per second: ``render_fps`` (30 if missing), divided by the action repeat, and limited to [1, 240]."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         rate = float(metadata.get("render_fps") or 30)
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
@@ -179,12 +174,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
-        """Return the indices in ``_envs`` (member * E + environment) at which ``mask [M, E]`` is True (None: all)."""
+        """Return the indices of instances (member * E + environment) that ``mask [M, E]`` selects (None: all)."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native_actions(self, actions: Tensor) -> Any:
-        """Return ``actions [M, E, ...]`` in the format of the environment's action space, an item for each instance. It
-        shares no memory with ``actions``, because an environment may change its action."""
+        """Convert ``actions [M, E(, A)]`` to the form of the environment's action space, an item for each instance. The
+        result shares no memory with ``actions``, because an environment may change its action."""
         space, array = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
             return (array.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
@@ -221,12 +216,10 @@ def _frame_of_user(error: BaseException) -> traceback.FrameSummary:
     the standard library and the modules that call environments are not the user's."""
     frames = traceback.extract_tb(error.__traceback__)
     other_folders = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
-    user_frames = [
-        frame
-        for frame in frames
-        if "site-packages" not in frame.filename and not frame.filename.startswith(other_folders)
-    ]
-    return (user_frames or frames)[-1]
+    for frame in reversed(frames):
+        if "site-packages" not in frame.filename and not frame.filename.startswith(other_folders):
+            return frame
+    return frames[-1]
 
 
 def _quiet_mujoco(gym_id: str) -> None:
@@ -251,7 +244,7 @@ def _environment_repeats_actions(game: Game) -> bool:
 
 
 def _flat_action_of(env: gym.Env) -> wrappers.FlatAction | None:
-    """Return the `FlatAction` wrapper of ``env``, which has MultiDiscrete or MultiBinary actions. None for others."""
+    """Return the wrapper of ``env`` that numbers actions with several discrete parts, None if there is none."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, wrappers.FlatAction):
             return env
@@ -260,8 +253,8 @@ def _flat_action_of(env: gym.Env) -> wrappers.FlatAction | None:
 
 
 def _make_instance(game: Game, render: bool) -> gym.Env:
-    """Make one instance with its wrappers. Raises SettingError if it cannot be made, if agents cannot use its spaces,
-    or if it cannot be drawn with ``render``."""
+    """Make one instance of the Gymnasium environment of ``game``, with its wrappers. With ``render``, it can be drawn.
+    Raises SettingError if it cannot be made or drawn, or if agents cannot use its spaces."""
     kwargs = _gym_kwargs(game)
     if render:
         _set_drivers()
@@ -273,11 +266,11 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
         images = wrappers.image_space(env.observation_space)
         problem = wrappers.spaces_problem(env, images)
-        raw_env = env.unwrapped
-        if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
+        space = env.unwrapped.action_space
+        if type(space) is gym.spaces.Discrete:
             # Most environments call `contains` of their action space in every step, and that of FastDiscrete is faster.
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
-                raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
+                env.unwrapped.action_space = wrappers.FastDiscrete(space.n, start=space.start)
     except BaseException as error:
         if render and isinstance(error, TypeError):
             takes_no_mode = "unexpected keyword argument 'render_mode'" in str(error)
@@ -293,7 +286,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
 
 
 def _gym_kwargs(game: Game) -> dict[str, Any]:
-    """Return the arguments of ``game`` for `gym.make`, without the argument of the wrapper `RepeatAction`."""
+    """Return the keyword arguments of `gym.make` for ``game``. Only VizDoom repeats actions itself."""
     kwargs = {name: value for name, value in game.kwargs.items() if name != "action_repeat"}
     limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if limit is None:
@@ -307,7 +300,7 @@ def _gym_kwargs(game: Game) -> dict[str, Any]:
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return in words why an instance could not be made. KeyboardInterrupt and StopNow are raised again."""
+    """Explain to the user why `gym.make` raised ``error``. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         return f"it cannot be made ({wrappers.error_reason(error)})"
     for package, extra in _EXTRAS.items():
@@ -317,9 +310,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Repeat actions and apply the wrappers of ``game``. Number the combinations of actions with several parts. If the
-    environment ``observes_images``, convert them to stacks of grey frames, the newest frame last, otherwise convert
-    observations to vectors."""
+    """Wrap ``env`` for agents: repeat actions as ``game`` says, and number actions with several discrete parts. With
+    ``observes_images``, observations become stacks of grey frames, the newest last, otherwise vectors."""
     action_repeat = game.kwargs.get("action_repeat", 1)
     if action_repeat > 1 and not _environment_repeats_actions(game):
         env = wrappers.RepeatAction(env, action_repeat)
@@ -344,7 +336,7 @@ def _set_drivers() -> None:
 
 
 def action_space_of(space: gym.Space) -> Discrete | Continuous | None:
-    """Return Gymnasium's ``space`` of actions in the form of `Spaces`, None for a kind that no agent supports."""
+    """Convert Gymnasium's ``space`` of actions to the class that agents use. None for a kind that no agent supports."""
     if isinstance(space, gym.spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, Box):

@@ -30,14 +30,16 @@ def make_environment(
     time_limit: int | None = None,
     device: torch.device = CPU,
 ) -> Environment:
-    """Return ``members * envs`` environments of this ``name`` (`envs.names.resolve`), as one `Environment`.
+    """Make ``envs`` environments for each of ``members`` agents that train side by side, as one `Environment`. A tensor
+    program (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one. Raises SettingError for
+    an unknown name, missing packages, or arguments that the environment does not take.
 
-    A tensor program (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one. Only tensor
-    programs can be on another ``device`` than the CPU. ``num_workers`` is the number of processes that step the
-    environments, and 1 means this process. With ``render``, the environments are Gymnasium's, are stepped in this
-    process, and have a method ``frame(member, env)``; a seed starts a different episode in them than in the tensor
-    program. ``time_limit`` in steps replaces the environment's limit; 0 means no limit. Raises SettingError for an
-    unknown name, missing packages, or arguments that the environment does not take.
+    :param name: value of ``--gamename``, such as "cartpole" or "procmaze,grid_size=5".
+    :param num_workers: number of processes that step Gymnasium's environments. 1 means this process.
+    :param render: make Gymnasium's environments in this process, with a method ``frame(member, env)`` for pictures. A
+        seed starts a different episode in them than in the tensor program.
+    :param time_limit: number of steps that replaces the environment's limit. 0 means no limit.
+    :param device: device of the tensors. Only tensor programs can be on another device than the CPU.
     """
     game = resolve(name)
     if time_limit is not None:
@@ -58,14 +60,14 @@ def make_environment(
 
 
 def spaces_of(name: str, time_limit: int | None = None) -> Spaces:
-    """Return the spaces of the environment ``name``. ``time_limit`` replaces its time limit, unless it is None."""
+    """Return the spaces of the environment ``name``. Unless it is None, ``time_limit`` replaces its time limit."""
     environment = make_environment(name, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
 
 
 def make_dynamics(game: Game | str) -> Dynamics | None:
-    """Return the cached tensor program of a game, None if it has none. Raises SettingError for an unknown name."""
+    """Return the tensor program of a game, which is cached, or None. Raises SettingError for an unknown name."""
     game = resolve(game) if isinstance(game, str) else game
     return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 
@@ -81,15 +83,15 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
 
 
 class ProxyFactory:
-    """Makes proxies of one kind for a real environment, and the environments in which agents train on them
-    (`environment`). ``flat [M, D]`` are all D parameters of each of M proxies.
+    """Makes proxies of one kind (learned environments or rewards) for a real environment, and the environments in which
+    agents train on them (`environment`). ``flat [M, D]`` are all D parameters of each of M proxies.
 
-    ``envs/<kind>.py`` has a subclass of this name. Its constructor also sets ``parameters``. It implements `initial`
-    and `environment`. The other methods of this class are right for kinds that cannot be made from a policy, and whose
-    parameters are all changed by a search.
+    ``envs/<kind>.py`` has a subclass of this name. Its constructor also sets ``parameters``, and it implements
+    `initial` and `environment`. The other methods of this class are for kinds of which a search changes all parameters,
+    and which cannot be made from a policy.
     """
 
-    parameters: Parameters
+    parameters: Parameters  # architecture of the networks
 
     def __init__(self, config: Any, game: str):
         """Store the settings of the search, and the ``spaces`` of the real environment ``game``. Raises SettingError if
@@ -110,22 +112,23 @@ class ProxyFactory:
         raise NotImplementedError
 
     def check_start(self) -> None:
-        """Raise the SettingError that `initial` would raise."""
+        """Raise the SettingError that `initial` would raise for these settings."""
 
     def ineffective(self) -> dict[str, str]:
         """Return the proxy's settings that have no effect with this real environment, ``{name: reason}``."""
         return {}
 
     def check_policy(self, source: str) -> bool:
-        """Return whether a proxy that is made from the policy ``source`` needs its action values, not its actions.
-        Raises SettingError if the settings do not allow a proxy from a policy."""
+        """Return whether `clone_policy` needs the action values of a policy, and not its actions. Raises SettingError
+        if the settings allow no proxy from a policy; in the message, the policy is called ``source``."""
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
     def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` that are made from a policy. ``policy`` maps observations ``[N, S]`` to actions
-        or action values (`check_policy`). ``episodes`` is a `control.evolution.teachers.TeacherEpisodes`, whose methods
-        ``states`` and ``returns`` play episodes of the policy."""
+        """Return parameters ``[M, D]`` of proxies that are made from a policy, one for each of M random ``streams``.
+        ``policy`` maps observations ``[N, S]`` to actions or action values (`check_policy`). ``episodes`` is a
+        `control.evolution.teachers.TeacherEpisodes`, whose methods ``states`` and ``returns`` play episodes of the
+        policy."""
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
@@ -133,18 +136,18 @@ class ProxyFactory:
         return flat
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """Return the parameters ``[..., D]`` of proxies with ``part [..., K]`` as their `searched_part`. All other
-        parameters follow from it, or are equal to the parameters ``template [D]``."""
+        """Return all parameters ``[..., D]`` of proxies from ``part [..., K]``, the numbers that a search changes (the
+        inverse of `searched_part`). Other parameters are copied from ``template [D]``, another proxy."""
         return part
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Return the parameters ``flat [D]`` of a proxy with its initial states replaced by states from episodes of its
-        target policy, if the settings ask for that. If ``scaled``, the target's inputs are also scaled to mean 0 and
-        variance 1 on these states.
+        """Return the parameters ``flat [D]`` of a proxy after its initial states are replaced by real states, if the
+        settings ask for that. They are from episodes of the policy that the proxy's rewards define. If ``scaled``, the
+        inputs of this policy are standardised anew, by these states.
 
         ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from episodes of the policy ``act``, a
-        function from observations ``[N, S]`` to actions. Episodes restart after ``limit`` steps (None: the
-        environment's limit)."""
+        function from observations ``[N, S]`` to actions. Episodes end after ``limit`` steps (None: the environment's
+        limit)."""
         return flat
 
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:
@@ -154,8 +157,8 @@ class ProxyFactory:
 
 
 def proxy_factory(config: SearchConfig, game: str) -> ProxyFactory:
-    """Return the `ProxyFactory` of ``envs/<kind>.py`` for the real environment ``game``. The kind is the folder of the
-    module that defines ``config``, ``models/proxies/<kind>/config.py``."""
-    kind = type(config).__module__.split(".")[-2]  # "synthetic" of models.proxies.synthetic.config
+    """Return the object that makes proxies with the settings ``config`` for the real environment ``game``, from
+    ``envs/<kind>.py``. The kind is the folder that defines the settings, ``models/proxies/<kind>/config.py``."""
+    kind = type(config).__module__.split(".")[-2]  # "synthetic" in "models.proxies.synthetic.config"
     factory: ProxyFactory = importlib.import_module(f"envs.{kind}").ProxyFactory(config, game)
     return factory

@@ -104,8 +104,8 @@ class CartPoleParameters(Parameters):
 
 @dataclass(frozen=True)
 class Game:
-    """One environment with its name. Its tensor program, if there is one, is used instead of Gymnasium's environment,
-    except to draw frames."""
+    """One environment with its name. Its tensor program, if there is one, replaces Gymnasium's except to draw
+    frames."""
 
     name: str
     # Gymnasium's id, or ``module:id`` if a module must be imported first. May be empty if there are ``dynamics``.
@@ -138,8 +138,7 @@ class Game:
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
     """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``gridworld:ProcMaze``, with a
-    time limit of 100 steps. ``kwargs`` replace defaults of its ``parameters``. The program is also registered with
-    Gymnasium."""
+    time limit of 100 steps. ``kwargs`` replace defaults of its ``parameters``."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
     return Game(
@@ -158,11 +157,6 @@ def _repeatable_game(name: str, dynamics: str, gym_id: str, steps: int, max_retu
     """Return the `Game` of a tensor program ``module:class`` of this folder with the parameter ``action_repeat``."""
     kwargs = {"max_episode_steps": steps}
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
-
-
-def _mujoco_game(name: str, info: str) -> Game:
-    """Return the `Game` of version 5 of a robot. ``info`` names entries of a step's info, separated by spaces."""
-    return Game(name.lower(), f"{name}-v5", info=tuple(info.split()))
 
 
 _DOOM = {"max_episode_steps": 2100, "action_repeat": 4, "screen_resolution": "RES_160X120"}
@@ -191,13 +185,19 @@ _TABLE = (
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
-    # Entries of a step's info. The published reward networks used HalfCheetah-v3, in which reward_forward was called
-    # reward_run.
-    _mujoco_game("HalfCheetah", "x_position x_velocity reward_forward reward_ctrl"),
-    _mujoco_game("Hopper", "x_position z_distance_from_origin x_velocity reward_forward reward_ctrl reward_survive"),
-    _mujoco_game(
-        "Swimmer",
-        "x_position y_position distance_from_origin x_velocity y_velocity reward_forward reward_ctrl",
+    # The published reward networks used HalfCheetah-v3, in which reward_forward was called reward_run.
+    Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
+    Game(
+        "hopper",
+        "Hopper-v5",
+        info=tuple("x_position z_distance_from_origin x_velocity reward_forward reward_ctrl reward_survive".split()),
+    ),
+    Game(
+        "swimmer",
+        "Swimmer-v5",
+        info=tuple(
+            "x_position y_position distance_from_origin x_velocity y_velocity reward_forward reward_ctrl".split()
+        ),
     ),
     # Time limits as published with reward networks (Ferreira et al. 2022). A room's goal pays 1, and steps cost.
     _map_game("Cliff", -12.0, 50),
@@ -220,8 +220,9 @@ GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 
 
 def resolve(name: str) -> Game:
-    """Return the `Game` of a name: from the table, or of any registered Gymnasium id. A name may have parameters in any
-    order. Case and separators are ignored (`models.settings.match_spelling`).
+    """Return the `Game` of a name, the value of ``--gamename``: a game of the table `GAMES`, or any registered
+    Gymnasium id. A name may have parameters in any order. Case and separators are ignored
+    (`models.settings.match_spelling`).
 
     An id without a version, or with a retired version, means the newest version, and a note about that is printed on
     stderr. ``module:Env-v0`` is valid only if the module is already imported. It is not imported here, because the name
@@ -258,11 +259,11 @@ def _name_error(name: str, reason: str) -> SettingError:
 
 
 def import_module(setting: str, value: str) -> None:
-    """Import the module ``corridor`` for the ``value`` ``corridor:Corridor-v0`` of the ``setting`` gamename, or for the
-    value ``corridor`` of another setting. Do nothing for a gamename without a module. The value must be from a flag or
-    keyword of this process or its parent, because an import runs code. Raises SettingError if the import fails."""
+    """Import the user's module in the ``value`` of a ``setting``: ``corridor`` in gamename ``corridor:Corridor-v0`` or
+    in import ``corridor``. Do nothing for a gamename without a module. The value must be from a flag or keyword of this
+    process or its parent, because an import runs code. Raises SettingError if the import fails."""
     module = value.rpartition(":")[0] if setting == "gamename" else value
-    if setting == "gamename" and not module:
+    if not module and setting == "gamename":
         return
     try:
         importlib.import_module(module)
@@ -276,9 +277,9 @@ def import_module(setting: str, value: str) -> None:
 
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
-    """Split ``name``, such as ``procmaze,grid_size=5``, at its commas. Return the `Game` of its first part, and the
-    parameters in the other parts, ``{name: value}``. Raises SettingError for an unknown parameter, and for a parameter
-    without a value. Ranges are not checked, and a value that cannot be parsed remains text."""
+    """Split the name of an environment at its commas. For ``procmaze,grid_size=5``, return the `Game` of procmaze, and
+    the parameters ``{"grid_size": 5}``. Raises SettingError for an unknown parameter, and for a parameter without a
+    value. Ranges are not checked, and a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
     game = resolve(base_name)
     parameters = game.parameter_values()
@@ -307,16 +308,16 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def _parse_argument(text: str) -> Any:
-    """Parse an argument of `gymnasium.make` that is written as in JSON or Python: ``true`` or ``True``. Raises
+    """Parse an argument of `gymnasium.make` that is written as in JSON or Python, such as ``true`` or ``True``. Raises
     ValueError for other text."""
-    python_words = {"True": True, "False": False, "None": None}
-    return python_words[text] if text in python_words else json.loads(text)
+    python_constants = {"True": True, "False": False, "None": None}
+    return python_constants[text] if text in python_constants else json.loads(text)
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     """Return a copy of ``game`` with the parameters ``values`` in its ``kwargs`` and at the end of its name, which must
-    have no parameters yet. Values that the game already has are left out. Raises SettingError for a value that is
-    out of range. Arguments of a Gymnasium environment are not checked, and make its largest return unknown."""
+    have no parameters yet. Values that the game already has are left out. Raises SettingError for a value that is out
+    of range. Arguments of a Gymnasium environment are not checked, and make its largest return unknown."""
     changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
@@ -370,8 +371,8 @@ def register_environments() -> None:
 
 
 def reward_threshold(name: str) -> float | None:
-    """Return the mean return at which Gymnasium considers the environment solved, None if there is no such threshold.
-    Raises SettingError for an unknown name."""
+    """Return the mean return at which Gymnasium considers the environment ``name`` solved, None if there is no such
+    threshold. Raises SettingError for an unknown name."""
     from gymnasium.envs.registration import registry
 
     id_without_module = resolve(name).gym_id.rpartition(":")[2]
@@ -390,8 +391,8 @@ def _gym_ids() -> list[str]:
 
 
 def _newest_id(env_id: str, gym_ids: Sequence[str]) -> str:
-    """Return the id in ``gym_ids`` that ``env_id`` means: the id itself, in its registered spelling, else the newest
-    version, if ``env_id`` has an older version or none. Otherwise return ``env_id``."""
+    """Return the registered id that the user means by ``env_id``. It is the id itself, in the spelling of ``gym_ids``,
+    or its newest version, if ``env_id`` has an older version or none. Return ``env_id`` if there is no such id."""
     env_id = match_spelling(env_id, gym_ids)
     if env_id in gym_ids:
         return env_id
@@ -410,30 +411,31 @@ def _split_version(gym_id: str) -> tuple[str, int]:
 
 
 def _unknown_name_error(name: str, gym_ids: Sequence[str]) -> SettingError:
-    """Return the error about a name that no environment has, with the nearest name in ``gym_ids`` and `GAMES`."""
+    """Return the error about a name that no environment has. Its message suggests the nearest name in ``gym_ids`` and
+    `GAMES`, or how to import the module that registers the environment."""
     module, _, env_id = name.rpartition(":")
-    if not module and "/" in env_id and not closest(env_id, gym_ids):
-        namespace = env_id.partition("/")[0]
+    allowed_names = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
+    if module:
+        # Ids are compared without the module, which would make all of them look similar.
+        module_ids = _ids_of_module(module, gym_ids)
+        if module_ids:
+            nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)  # sorted by similarity
+            allowed_names = [f"{module}:{gym_id}" for gym_id in nearest_ids]
+        similar_id = closest(env_id, module_ids if module_ids else gym_ids)
+        hint = f"; did you mean '{module}:{similar_id}'?" if similar_id else ""
+        return _name_error(name, allowed_clause(hint, ", ".join(allowed_names)))
+    if "/" in name and not closest(name, gym_ids):
+        namespace = name.partition("/")[0]
         line = f": no module that was imported registers ids of {namespace}; give --import and the one that does"
         return _name_error(name, line)
-    allowed_names = [*GAMES, "any Gymnasium id, or your own as module:Name-v0"]
-    if not module:
-        if _is_module_file(name):
-            return _name_error(name, f", a module; name one of its environments too, as in {name}:Name-v0")
-        hint = nearest(name, [*GAMES, *gym_ids])
-        if hint and re.search(r"-v\d+$", name):  # maybe the id of a module that was not imported
-            hint += f" If it is your own: module:{name}, which imports the module."
-        if not hint and re.search(r"-v\d+$", name):
+    if _is_module_file(name):
+        return _name_error(name, f", a module; name one of its environments too, as in {name}:Name-v0")
+    hint = nearest(name, [*GAMES, *gym_ids])
+    if re.search(r"-v\d+$", name):  # maybe the id of a module that was not imported
+        if not hint:
             line = ": no such id is registered with Gymnasium; an environment of a package needs --import PACKAGE, and "
             return _name_error(name, f"{line}your own is module:{name}")
-        return _name_error(name, allowed_clause(hint, ", ".join(allowed_names)))
-    # Ids are compared without the module, which would make all of them look similar.
-    module_ids = _ids_of_module(module, gym_ids)
-    if module_ids:
-        nearest_ids = difflib.get_close_matches(env_id, module_ids, n=MAX_ITEMS, cutoff=0.0)  # sorted by similarity
-        allowed_names = [f"{module}:{gym_id}" for gym_id in nearest_ids]
-    similar_id = closest(env_id, module_ids if module_ids else gym_ids)
-    hint = f"; did you mean '{module}:{similar_id}'?" if similar_id else ""
+        hint += f" If it is your own: module:{name}, which imports the module."
     return _name_error(name, allowed_clause(hint, ", ".join(allowed_names)))
 
 
@@ -441,7 +443,7 @@ _LONGEST_MODULE = 200  # letters in the name of a module that is searched for; f
 
 
 def _is_module_file(name: str) -> bool:
-    """Return whether ``name`` is the name of a module or a package in a folder of Python's path. Imports nothing."""
+    """Return whether Python's path has a module or a package of this ``name``. Imports nothing."""
     if not all(part.isidentifier() for part in name.split(".")) or len(name) > _LONGEST_MODULE:
         return False
     relative_path = name.replace(".", "/")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from envs.names import FluteParameters
 from envs.seeded import uniform_at
-from envs.tensor import ChanceDynamics
+from envs.tensor import ChanceDynamics, Transition
 
 
 class PanFlute(ChanceDynamics):
@@ -51,8 +51,8 @@ class PanFlute(ChanceDynamics):
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
         return uniform_at(seed, time + 1)  # columns are numbered by the time after the step
 
-    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Move all notes, insert the note of the action, then apply the event (`ChanceDynamics.advance`)."""
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
+        """Move all notes, and insert a note. An event happens if ``chance [..., 1]`` is below its probability."""
         counters, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
         # Every note moves one place on. Notes that leave the end of a pipe must not enter the mouth of the next pipe.
@@ -62,10 +62,11 @@ class PanFlute(ChanceDynamics):
         if self.chances:
             event = chance < self._event_probability
             notes = notes | (self._is_end * event)
-        return torch.cat((counters + self._one_step, notes), -1), success.float(), torch.zeros_like(success), None
+        next_state = torch.cat((counters + self._one_step, notes), -1)
+        return Transition(next_state, success.float(), terminated=torch.zeros_like(success))
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[K]`` as text, one line per pipe with its end on the right: ``O`` note, ``.`` no note."""
+        """Draw a state ``[K]`` as text, one line per pipe with its end on the right: ``O`` note, ``.`` no note."""
         places = "".join("O" if note else "." for note in state[2:].tolist())
         lines = []
         for mouth, end in zip(self._mouths.tolist(), self._ends.tolist(), strict=True):

@@ -54,7 +54,7 @@ class RewardedEnvironment:
         return self.real.state
 
     def _remember_obs(self, obs: Tensor) -> Tensor:
-        """Store ``obs`` and its potential for the next step, and return it."""
+        """Store the current observations ``obs [M, E, S]`` and, for the next step, their potential. Return ``obs``."""
         self._obs = obs
         if self.mode.potential and not self.mode.info:
             self._potential = self.phi(obs)
@@ -70,7 +70,7 @@ class RewardedEnvironment:
         return self._remember_obs(self.real.reset_prepared(prepared, mask))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """Return the step of the real environment with the learned reward."""
+        """Step the real environment, and replace its reward by the learned reward."""
         step = self.real.step(actions, active)
         potential = self._potential  # phi before the step
         if self.mode.potential and self.mode.info:  # phi also reads the info of this step
@@ -99,8 +99,9 @@ class RewardedEnvironment:
 
 
 def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]`` bool of N transitions of the real
-    environment ``game``: all transitions of a deterministic grid world, or 4,096 steps of random play elsewhere."""
+    """Collect N transitions of the real environment ``game``, to which a network can be fitted: all transitions of a
+    deterministic grid world, or 4,096 steps of random play elsewhere. Return their next states ``[N, S]``, rewards
+    ``[N]`` and terminations ``[N]`` bool."""
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
@@ -121,9 +122,9 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
-    """Return values ``[N]`` of transitions with ``reward [N]`` and ``terminated [N]``: 5 at a good termination, -5 at a
-    bad termination, else 0. A termination is good if its reward is above 20 times the mean reward of the transitions
-    that do not terminate."""
+    """Return the values ``[N]`` to which ``rn_init`` "terminal" fits a reward network, for transitions with ``reward
+    [N]`` and ``terminated [N]``: 5 at a good termination, -5 at a bad termination, else 0. A termination is good if its
+    reward is above 20 times the mean reward of the transitions that do not terminate."""
     other_rewards = reward[~terminated]
     threshold = other_rewards.mean() * _GOOD_FACTOR if len(other_rewards) else torch.tensor(0.0)
     values = torch.where(reward > threshold, _GOOD_VALUE, -_GOOD_VALUE)
@@ -168,7 +169,8 @@ class ProxyFactory(BaseFactory):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """Raise SettingError unless phi is a potential of the state alone, which can be fitted to returns."""
+        """Raise SettingError unless phi is a potential of the state alone, which can be fitted to the returns of a
+        policy, called ``source`` in the message. Return False, because action values are not needed."""
         if not (self.parameters.mode.potential and self._reads_state_only):
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
@@ -176,8 +178,9 @@ class ProxyFactory(BaseFactory):
 
     def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a potential that predicts the discounted returns of a policy from the state.
-        ``streams`` is a single stream. The potential is fitted to nine tenths of the ``rn_episodes`` episodes, and
-        ``explained_variance`` is computed from the last tenth."""
+        ``episodes.returns(discount, count)`` plays ``count`` episodes of the policy. ``streams`` is a single stream.
+        The potential is fitted to nine tenths of the ``rn_episodes`` episodes, and ``explained_variance`` is computed
+        from the last tenth. The argument ``policy`` is not used."""
         count, discount = self.config.rn_episodes, self.config.rn_discount
         states, returns = episodes.returns(discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, returns)
@@ -212,8 +215,8 @@ class ProxyFactory(BaseFactory):
         return learned_reward[0]
 
     def environment(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
-        """Return an environment in which member m of ``agent`` trains with the reward of the network with the weights
-        ``flat[m]`` of ``flat [M, D]``. Training episodes have the time limit of tests, ``test_limit``."""
+        """Return the environment in which the M members of ``agent`` train, each with the reward of its network with
+        the weights ``flat[m]`` of ``flat [M, D]``. Episodes have the time limit of tests, ``test_limit``."""
         real = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
         phi, mode = self.parameters.with_weights(flat), self.parameters.mode
         return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")
@@ -224,13 +227,13 @@ class HandmadePotential:
     """A handmade potential, and the states to which a network is fitted: within bounds, or the cells of a map."""
 
     potential: Callable[[Tensor], Tensor]  # states [..., S] -> values [...] in units of reward
-    low: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()  # bounds of each number of a state; empty for a map
     high: tuple[float, ...] = ()
-    cells: int = 0
+    cells: int = 0  # number of cells of a map; 0 for other states
 
     def states(self, count: int) -> Tensor:
-        """Return ``count`` fixed states ``[count, S]``, uniform within the bounds. For a map, return each of its cells
-        once, one-hot ``[cells, cells]``."""
+        """Return ``count`` states ``[count, S]``, uniform within the bounds and the same in every call. For a map,
+        return each of its cells once, one-hot ``[cells, cells]``."""
         if self.cells:
             return torch.eye(self.cells)
         low, high = torch.tensor(self.low), torch.tensor(self.high)
@@ -249,8 +252,7 @@ def _negative_distance(obs: Tensor) -> Tensor:
 
 
 def _balance(obs: Tensor) -> Tensor:
-    """Return how near CartPole is to standing upright, still and in the middle: at most 1, for ``obs [..., 4]``. The
-    weights are chosen by hand."""
+    """Return how near CartPole is to standing upright, still and in the middle: at most 1, for ``obs [..., 4]``."""
     x, speed, angle, spin = obs.unbind(-1)
     return 1 - (0.2 * x**2 + 0.1 * speed**2 + 20 * angle**2 + spin**2 + 5 * angle * spin)
 

@@ -6,7 +6,6 @@ seed are unrelated. The first of several numbers of a seed do not depend on how 
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,16 +17,14 @@ _NUMPY_BELOW = 1 << 10  # number of seeds below which NumPy is twice as fast as 
 
 
 def uniform(seeds: Tensor, n: int) -> Tensor:
-    """Return ``[..., n]`` float64 numbers, uniform on [0, 1) with 53 random bits each, for ``seeds [...]`` int64."""
-
-    def draw(seeds: Tensor) -> Tensor:
-        return _unit_numbers(seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM)
-
-    return _draw_unique(draw, seeds)
+    """Return n numbers for each of ``seeds [...]`` int64: ``[..., n]`` float64, uniform on [0, 1)."""
+    unique_seeds, group_of_member = _unique_members(seeds)
+    numbers = _unit_numbers(unique_seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM)
+    return numbers if group_of_member is None else numbers.index_select(-3, group_of_member)
 
 
 def integers(seeds: Tensor, n: int) -> Tensor:
-    """Return one uniform integer in [0, n) for each of ``seeds [...]`` int64: ``[...]`` int64."""
+    """Return one integer for each of ``seeds [...]`` int64: ``[...]`` int64, uniform in [0, n)."""
     return (uniform(seeds, 1)[..., 0] * n).long()
 
 
@@ -39,45 +36,43 @@ def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
 
 
 def normal(seeds: Tensor, n: int) -> Tensor:
-    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958)."""
-
-    def draw_normal(seeds: Tensor) -> Tensor:
-        columns = torch.arange(n, device=seeds.device)
+    """Return n standard normal numbers for each of ``seeds [...]`` int64: ``[..., n]`` float64 (Box & Muller 1958)."""
+    unique_seeds, group_of_member = _unique_members(seeds)
+    columns = torch.arange(n, device=seeds.device)
+    parts = []
+    for part in unique_seeds.reshape(-1, 1).split(max(1, _MOST_AT_ONCE // max(1, n))):
         # 1 - u is in (0, 1], whose logarithm is finite.
-        radius = (1.0 - _unit_numbers(seeds[..., None], columns, RADIUS)).log_().mul_(-2.0).sqrt_()
-        return radius.mul_(_unit_numbers(seeds[..., None], columns, ANGLE).mul_(2.0 * math.pi).cos_())
-
-    def draw_in_parts(seeds: Tensor) -> Tensor:
-        parts = seeds.reshape(-1).split(max(1, _MOST_AT_ONCE // max(1, n)))
-        return torch.cat([draw_normal(part) for part in parts]).view(*seeds.shape, n)
-
-    return _draw_unique(draw_in_parts, seeds)
+        radius = (1.0 - _unit_numbers(part, columns, RADIUS)).log_().mul_(-2.0).sqrt_()
+        parts.append(radius.mul_(_unit_numbers(part, columns, ANGLE).mul_(2.0 * math.pi).cos_()))
+    numbers = torch.cat(parts).view(*unique_seeds.shape, n)
+    return numbers if group_of_member is None else numbers.index_select(-3, group_of_member)
 
 
-def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
-    """Return the random numbers ``draw(seeds)``, ``[..., M, E, n]`` for ``seeds [..., M, E]``. If several members have
-    the same seeds, their numbers are computed once and copied: hashing a seed takes about 40 times as long as comparing
-    two seeds."""
+def _unique_members(seeds: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Find members with the same seeds, so that their numbers are computed only once: hashing a seed takes about 40
+    times as long as comparing two seeds. From ``seeds [..., M, E]``, return the seeds ``[..., groups, E]`` of one
+    member of each group of equal members, and the group of each member ``[M]``, or ``seeds`` and None if no members are
+    equal."""
     # Comparisons need the values of a plain tensor. On a GPU they would wait for the device.
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
-        return draw(seeds)
+        return seeds, None
     # Members are compared first by one seed of each, then by all of their seeds.
     one_seed_per_member = seeds[..., 0].reshape(-1, seeds.shape[-2])[0]  # [M]
     unique_values, group_of_member = one_seed_per_member.unique(return_inverse=True)
     num_members, num_groups = len(group_of_member), len(unique_values)
     if num_groups == num_members:
-        return draw(seeds)
+        return seeds, None
     # One member of each group. Any of them will do, because the members of a group should have equal seeds.
     member_of_group = torch.empty_like(unique_values).scatter_(0, group_of_member, torch.arange(num_members))
     unique_seeds = seeds.index_select(-2, member_of_group)
     if not torch.equal(unique_seeds.index_select(-2, group_of_member), seeds):
-        return draw(seeds)
-    return draw(unique_seeds).index_select(-3, group_of_member)  # [..., M, E, n]
+        return seeds, None
+    return unique_seeds, group_of_member
 
 
 def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
-    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. ``use`` is a constant for their
-    purpose, such as `AT`: different constants give unrelated numbers."""
+    """Return one number in [0, 1) for each pair of ``seeds`` and ``columns``, which broadcast. ``use`` is a constant
+    for the purpose of the numbers, such as `AT`: different constants give unrelated numbers."""
     seeds = seeds.to(torch.int64)
     is_plain = type(seeds) is Tensor and seeds.device.type == "cpu"
     # Without an axis, NumPy would return a number instead of an array.

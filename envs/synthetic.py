@@ -5,6 +5,7 @@ M is the number of members (independent agents), E of environments of each, S of
 all networks and the table of initial states. `models.proxies.synthetic.networks` describes them.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from envs import seeded
 from envs.base import Environment
 from envs.make import ProxyFactory as BaseFactory
 from envs.make import make_environment
-from envs.tensor import Dynamics, TensorEnvironment
+from envs.tensor import Dynamics, TensorEnvironment, Transition
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
@@ -44,8 +45,9 @@ class SyntheticDynamics(Dynamics):
     MDP is 1 - d, as published. Otherwise it is 0 at termination and 1 before. Nothing is clipped."""
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
-        """``starts`` gives initial states of the real environment. If ``program`` takes scaled observations, ``scale``
-        holds the tensors "target.center" and "target.spread" that scale observations of the real environment."""
+        """``program`` computes the steps. ``spaces`` are the real environment's, and ``starts`` returns its initial
+        states. If agents observe standardised states here, ``scale`` has the tensors "target.center" and
+        "target.spread", by which real observations are standardised for them."""
         self.program, self.starts, self.scale = program, starts, scale
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
@@ -74,10 +76,10 @@ class SyntheticDynamics(Dynamics):
             return state
         return torch.zeros_like(state).scatter_(-1, state.argmax(-1, keepdim=True), 1.0)
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
         out = self.program.step(state, actions)
         discount = 1 - out.done if self.raw_done and not self.bandit else None
-        return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
+        return Transition(out.next_state, out.reward, out.done > ENDS_ABOVE, discount)
 
     def adapt_policy(self, policy: Any) -> Any:
         return policy if self.scale is None else ScaledPolicy(policy, self.scale)
@@ -95,9 +97,8 @@ class ProxyFactory(BaseFactory):
         self._starts: Starts | None = None  # see `starts`
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]``. If the range of observations is known, the table of initial states is
-        filled with observations spread over this range, and the inputs of a target network are scaled by these
-        observations."""
+        """Return random initial parameters ``[M, D]``. If the range of observations is known, the table of initial
+        states is filled with observations spread over this range, by which a target's inputs are also standardised."""
         networks = self.parameters
         flat = networks.initial(streams)
         if not (networks.num_table_rows or networks.has_target):
@@ -108,7 +109,7 @@ class ProxyFactory(BaseFactory):
 
     @property
     def num_scaling_obs(self) -> int:
-        """Number of observations by which the inputs of a target are scaled. The first are rows of the table."""
+        """Number of observations by which a target's inputs are standardised. The first of them fill the table."""
         return max(self.parameters.num_table_rows, _MIN_SCALING_OBS)
 
     @functools.cached_property
@@ -117,8 +118,8 @@ class ProxyFactory(BaseFactory):
         return bool(self.parameters.num_table_rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError if initial states are cells, but observations are not one-hot. Also raise it if a table of
-        initial states needs the range of observations, which is unknown, and no target network takes its place."""
+        """Raise SettingError if initial states are cells, but observations are not one-hot, or if the table of initial
+        states cannot be filled: the range of observations is unknown, and no target network can visit states."""
         if self.parameters.has_cells and not self.spaces.one_hot:
             line = f"first_states is 'cells', but observations of {self.game} are no cells"
             raise SettingError(f"{line}; allowed: latent, table", "first_states")
@@ -127,24 +128,27 @@ class ProxyFactory(BaseFactory):
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """Return the two settings about visited states, unless the table of initial states is filled with them, because
-        the range of observations is unknown."""
+        """Return the settings about visited states, ``{name: reason}``, unless such states fill the table of initial
+        states because the range of observations is unknown."""
         if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Fill the table of initial states with visited states, if there is a target and the range of observations is
-        unknown. With ``pairs``, do so only if ``scaled``, because the search then changes the table itself."""
+        """Fill the table of initial states with states that the target's policy visits on the real environment, if the
+        range of observations is unknown. `envs.make.ProxyFactory.with_visited_states` describes the arguments."""
         networks = self.parameters
-        if not (self.lacks_table_range and networks.has_target) or (networks.config.pairs and not scaled):
+        if not (self.lacks_table_range and networks.has_target):
+            return flat
+        if networks.config.pairs and not scaled:  # the search itself changes the table, after a first filling
             return flat
         states = get_obs(self._target_policy(flat[None]), self.num_scaling_obs, networks.config.table_episodes)
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """Return the weights of the networks. With the setting ``pairs``, return instead a pair ``[S + A]`` for each
-        row of the table of initial states: the state, scaled as an input of the target, and the target's output."""
+        """Return the numbers ``[K]`` that a search changes in the parameters ``flat [D]``: the weights of the networks.
+        With the setting ``pairs``, they are pairs of state and action instead, one for each row of the table of initial
+        states: the standardised state ``[S]``, followed by the target's output ``[A]`` for it."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.num_searched]
@@ -154,8 +158,9 @@ class ProxyFactory(BaseFactory):
         return torch.cat([scale_states(states, fixed_tensors), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """Append the fixed parameters of ``template [D]`` to the weights ``part``. With the setting ``pairs``, train
-        targets on the pairs in ``part`` instead (`train_on_pairs`), all from the same initial weights."""
+        """Return all parameters ``[..., D]`` of proxies from ``part [..., K]``, as `searched_part` returns it. Weights
+        are followed by the fixed parameters of ``template [D]``. On pairs of state and action, targets are trained
+        (`train_on_pairs`), all from the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
         if networks.config.pairs is None:
@@ -166,10 +171,10 @@ class ProxyFactory(BaseFactory):
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Train a target network for each member on its pairs of state and action, ``pairs [M, K]`` (`searched_part`).
-        Return all parameters ``[M, D]``. The states also become the table of initial states. ``streams`` sample the
-        initial weights. The scale of the target's inputs is copied from ``template [D]``, the parameters of another
-        proxy."""
+        """Train a target network for each of M members on its pairs of state and action, ``pairs [M, K]``, ordered as
+        in `searched_part`. The states also become the table of initial states. ``streams`` sample the initial weights,
+        and the scale of the target's inputs is copied from another proxy, ``template [D]``. Return all parameters ``[M,
+        D]``."""
         networks = self.parameters
         rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
         states, target_actions = rows.split([networks.state_size, networks.action_size], 2)
@@ -188,7 +193,8 @@ class ProxyFactory(BaseFactory):
         return flat
 
     def check_policy(self, source: str) -> bool:
-        """Raise SettingError if the settings do not describe a clone. Return whether it clones action values."""
+        """Raise SettingError if the settings allow no clone of a policy (a bandit that imitates it), which the message
+        calls ``source``. Return whether `clone_policy` needs the policy's action values, and not its actions."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
@@ -204,13 +210,13 @@ class ProxyFactory(BaseFactory):
         return self._clones_values
 
     def clone_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """Return parameters ``[1, D]`` of a clone of the policy: a bandit whose reward is highest for the policy's
-        actions, or equals its action values. ``episodes.states(count, limit, clone)`` returns observations ``[count,
-        S]`` from episodes of the policy, or, unless it is None, of ``clone``.
+        """Return parameters ``[1, D]`` of a clone of ``policy``, a function from observations ``[N, S]`` to actions or
+        action values. The clone is a bandit whose reward is highest for these actions, or equals these action values.
 
-        The clone is fitted to the policy in states from episodes of the policy. Then states from episodes of the clone
-        are added, and it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011). Only a clone with a
-        target network can play. If initial states are cells, the clone is fitted in all cells instead."""
+        ``episodes.states(count, limit, clone)`` returns observations ``[count, S]`` from episodes of the policy or,
+        unless it is None, of ``clone``. The clone is fitted in states from episodes of the policy. Then states from
+        episodes of the clone are added, and it is fitted again, ``dagger_rounds`` times (DAgger, Ross et al. 2011).
+        Only a clone with a target network can play. If initial states are cells, the clone is fitted in all cells."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:
@@ -220,31 +226,27 @@ class ProxyFactory(BaseFactory):
         for _ in range(dagger_rounds):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
             act = self._target_policy(flat)
-            # Half as many states as from the policy itself.
             new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)
             states = torch.cat([states, new_states])
-            # The first of the states become the clone's table of initial states. A random order mixes old and new ones.
-            random_order = streams.uniform(len(states))[0].argsort()
-            states = states[random_order]
+            # The first of the states become the table of initial states, so old and new states are mixed.
+            states = states[streams.uniform(len(states))[0].argsort()]
         flat = self._fit_to_policy(flat, policy, states)
-        if networks.has_target and networks.num_table_rows and isinstance(self.spaces.actions, Discrete):
-            # An action that is right in most rows of the table would be learned for all states. This changes only the
-            # table.
+        if networks.has_target and isinstance(self.spaces.actions, Discrete):
             flat = networks.limit_most_common_action(flat)
         return flat
 
     def _target_policy(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the policy of the target network as a function from observations ``[N, S]`` to actions. ``flat [1,
-        D]`` are the parameters of the proxy."""
+        """Return the policy of the target network in the proxy ``flat [1, D]``: observations ``[N, S]`` -> actions."""
         target = self.parameters.target(flat)
         return lambda obs: target.act(obs[None])[0]
 
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Fit the target network, or the reward network if there is no target, to the results of the policy in
-        ``states [N, S]`` with ``updates`` updates (None: the default of `fit`), from the parameters ``flat [1, D]``.
-        Return the new parameters, with a table of the first states."""
+        """Make the proxy with the parameters ``flat [1, D]`` imitate the policy in ``states [N, S]``. Its target
+        network is fitted to the policy's actions or, without a target, its reward network to the policy's action
+        values, in ``updates`` updates (None: the default of `fit`). The first states become the table of initial
+        states. Return the new parameters."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
         outputs = self._clone_outputs(policy(states))  # [N, A]
@@ -269,9 +271,9 @@ class ProxyFactory(BaseFactory):
         return flat
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
-        """Return the outputs ``[N, A]`` of a clone for the ``results`` of a policy in N states: standardised action
-        values ``[N, A]``, discrete actions ``[N]`` as one-hot vectors, or continuous actions ``[N, A]`` with their
-        bounds scaled to -1 and 1."""
+        """Convert the ``results`` of a policy in N states to outputs ``[N, A]`` of a network: action values ``[N, A]``
+        are standardised, discrete actions ``[N]`` become one-hot, continuous actions ``[N, A]`` are scaled to [-1,
+        1]."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -281,18 +283,17 @@ class ProxyFactory(BaseFactory):
         return (2 * (results - low) / (high - low) - 1).clamp(-1, 1)
 
     def starts(self, seeds: Tensor) -> Tensor:
-        """Return initial observations of the real environment for ``seeds [M, E]``. The first call opens it for a short
-        time. Proxies that have initial states never call this."""
+        """Return initial observations ``[..., M, E, S]`` of the real environment for ``seeds [..., M, E]``. The first
+        call opens this environment for a short time. Proxies that have initial states never call this method."""
         if self._starts is None:
-            real = make_environment(self.game, members=1, envs=8)
-            self._starts = starts_of(real)
-            real.close()
+            with contextlib.closing(make_environment(self.game, members=1, envs=8)) as real:
+                self._starts = starts_of(real)
         return self._starts(seeds)
 
     @torch.no_grad()
     def forward(self, flat: Tensor, states: Any, actions: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step with the parameters ``flat [1, D]``, from ``states [B, S]`` with ``actions [B]`` or ``[B,
-        A]``, which may be arrays. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool."""
+        """Compute a step in the synthetic environment ``flat [1, D]``, from B ``states [B, S]`` with ``actions [B]`` or
+        ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool."""
         batch_states, batch_actions = torch.as_tensor(states)[None].float(), torch.as_tensor(actions)[None]
         outcome = self.parameters.with_weights(flat).step(batch_states, batch_actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
@@ -303,7 +304,8 @@ class ProxyFactory(BaseFactory):
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def environment(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
-        """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
+        """Return the environment in which the M members of ``agent`` train, each in its synthetic environment with the
+        parameters ``flat[m]`` of ``flat [M, D]``."""
         scale = None
         if self.parameters.scales_obs:  # ``scale`` adapts the policies that train here to real observations
             scale, flat = self.parameters.fixed_tensors(flat), self.parameters.with_scaled_states(flat)
@@ -314,16 +316,15 @@ class ProxyFactory(BaseFactory):
 def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:
     """Sample observations ``[M, count, S]`` that are spread over the range of observations, from M random streams.
     Return None if the range is unknown."""
-    real: Any = make_environment(game, 1, 1)
-    observations: Tensor | None = real.sample_observations(streams, count)
-    real.close()
-    return observations
+    real: Any
+    with contextlib.closing(make_environment(game, 1, 1)) as real:
+        return real.sample_observations(streams, count)
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment. A
-    tensor program computes them. For other environments, this call collects at least ``draws`` initial observations by
-    resets, and the function chooses an observation by each seed."""
+    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment, so
+    that it need not be reset for each of them. A tensor program computes them. For other environments, this call
+    collects at least ``draws`` initial observations by resets, and the function selects one of them by each seed."""
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))

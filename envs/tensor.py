@@ -3,7 +3,7 @@ one step, `TensorEnvironment` holds the episodes. Their random numbers are hashe
 seed starts a different episode than in Gymnasium or in JAX."""
 
 import copy
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +19,15 @@ SEED, TIME = range(2)  # first columns of the states of `ChanceDynamics`
 CPU = torch.device("cpu")
 
 
+class Transition(NamedTuple):
+    """Result of a step of `Dynamics` in E environments of each of M members (independent agents)."""
+
+    next_state: Tensor  # [M, E, K]
+    reward: Tensor  # [M, E] float32
+    terminated: Tensor  # [M, E] bool
+    discount: Tensor | None = None  # [M, E], see `envs.base.Step`
+
+
 class Dynamics(Protocol):
     """Initial states, observations and steps of an environment, as pure functions that never change their arguments.
     ``spaces`` includes the time limit, which `TensorEnvironment` applies. The dynamics of a learned environment have
@@ -28,22 +37,20 @@ class Dynamics(Protocol):
     spaces: Spaces
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. Leading axes prepare several resets
-        in one call, which is cheaper."""
+        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64, perhaps of several resets."""
 
     def observe(self, state: Tensor) -> Tensor:
         """Return observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Take ``actions [M, E(, A)]`` in ``state [M, E, K]``. Return the next state ``[M, E, K]``, the reward ``[M,
-        E]`` float32, terminated ``[M, E]`` bool, and ``discount`` as in `envs.base.Step`."""
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
+        """Take ``actions [M, E(, A)]`` in ``state [M, E, K]``."""
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """Sample observations ``[M, count, *O]`` that are spread over their range; None if it is unknown."""
         return None
 
     def adapt_policy(self, policy: Any) -> Any:
-        """Return ``policy``, of agents that trained here, adapted to observations of the real environment."""
+        """Return the ``policy`` of agents that trained here, adapted to the units of the real environment."""
         return policy
 
     def to(self, device: torch.device) -> Self:
@@ -72,16 +79,16 @@ class ChanceDynamics(Dynamics):
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         self.spaces = Spaces((obs_size,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
 
-    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Compute the results of `step` from ``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``,
-        uniform random numbers on [0, 1) in any floating dtype. Never waits for the device."""
+    def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> Transition:
+        """Take ``actions [...]`` in ``state [..., K]``. ``chance [..., chances]`` decides the random events: uniform
+        numbers on [0, 1) in any floating dtype. Never waits for the device."""
         raise NotImplementedError
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
-        """Return the random numbers ``[..., chances]`` of the step that begins at ``time [..., 1]``."""
+        """Return the random numbers ``[..., chances]`` of the step at ``time [..., 1]`` of an episode's ``seed``."""
         return uniform_at(seed, time)
 
-    def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def step(self, state: Tensor, actions: Tensor) -> Transition:
         seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
         chance = self.chance_at(seed, time) if self.chances else state[..., :0]  # [..., 0]: no numbers
         return self.advance(state, actions, chance)
@@ -119,20 +126,19 @@ class TensorEnvironment:
         return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. All states advance, but only ``active`` environments keep the new state."""
+        """Advance the environments in ``active [M, E]`` (None: all) with ``actions [M, E(, A)]``, and apply the time
+        limit. The dynamics compute a step of all environments, but only active environments keep the new state."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
         state, reward, terminated, discount = self.device_dynamics.step(self.state, actions)
-        if active is None:
-            self.state, self.age = state, self.age + 1
-        else:
-            # Not a product with the mask, because rows of inactive environments may be infinite, and 0 * inf is NaN.
-            self.state, self.age = torch.where(active[..., None], state, self.state), self.age + active
-            reward, terminated = torch.where(active, reward, 0.0), terminated & active
-        truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit
+        age = self.age + 1
+        truncated = torch.zeros_like(terminated) if self._limit is None else age >= self._limit
         if active is not None:
-            truncated = truncated & active
-        return Step(self.device_dynamics.observe(self.state), reward, terminated, truncated, discount)
+            state, age = torch.where(active[..., None], state, self.state), torch.where(active, age, self.age)
+            # Not a product with the mask, because rewards of inactive environments may be infinite, and 0 * inf is NaN.
+            reward, terminated, truncated = torch.where(active, reward, 0.0), terminated & active, truncated & active
+        self.state, self.age = state, age
+        return Step(self.device_dynamics.observe(state), reward, terminated, truncated, discount)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         return self.dynamics.sample_observations(streams, count)

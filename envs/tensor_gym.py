@@ -31,9 +31,9 @@ _COLOURS = {
 
 
 class TensorGym(gym.Env[Any, np.int64]):
-    """One environment with the dynamics ``module:class``, which are built with ``parameters``. It never truncates,
-    because Gymnasium applies the time limit of the id. Observations are float32 vectors within [0, 1], or the index of
-    a cell, if the dynamics are one-hot."""
+    """One environment with the ``dynamics`` of a class ``module:class``, such as ``envs.gridworld:ProcMaze``, built
+    with ``parameters``. It never truncates, because Gymnasium applies the time limit of the id. Observations are
+    float32 vectors within [0, 1], or the index of a cell, if the dynamics are one-hot."""
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
 
@@ -60,11 +60,13 @@ class TensorGym(gym.Env[Any, np.int64]):
         return self._observation(), float(reward), bool(terminated), False, {}
 
     def render(self) -> Any:
-        """Return the state as coloured squares ``[H, W, 3]`` uint8 (``rgb_array``), or as text (``ansi`` or None)."""
+        """Draw the state as coloured squares ``[H, W, 3]`` uint8 (``rgb_array``), or as text (``ansi`` or None)."""
         text = self.dynamics.text(self._state[0, 0])
         if self.render_mode != "rgb_array":
             return text
-        squares = np.array([[_COLOURS[character] for character in line] for line in text.splitlines()], np.uint8)
+        lines = text.splitlines()
+        colours = np.array([_COLOURS[character] for line in lines for character in line], np.uint8)
+        squares = colours.reshape(len(lines), -1, 3)
         return squares.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
 
     def _observation(self) -> Any:

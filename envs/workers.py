@@ -28,10 +28,10 @@ _JOIN_SECONDS = 5.0
 
 
 class ParallelEnvironment(ReplayedEnvironment):
-    """``members * envs`` environments over ``num_workers`` processes. Interface: `envs.base.Environment`. Raises
-    EnvironmentFault if an environment faults or a worker dies, and ProcessDied if the server process dies that starts
-    the workers. Workers end with `close`, or when this process ends for any reason. Scripts need the usual ``if
-    __name__ == "__main__"`` guard."""
+    """``members * envs`` instances of one Gymnasium environment, stepped by ``num_workers`` processes. Interface:
+    `envs.base.Environment`. Raises EnvironmentFault if an environment faults or a worker dies, and ProcessDied if the
+    server process dies that starts the workers. Workers end with `close`, or when this process ends for any reason.
+    Scripts need the usual ``if __name__ == "__main__"`` guard."""
 
     def __init__(self, game: Game, members: int, envs: int, num_workers: int) -> None:
         self.game, self.members, self.envs = game, members, envs
@@ -76,8 +76,9 @@ class ParallelEnvironment(ReplayedEnvironment):
         self._workers = []
 
     def _command_workers(self, order: str, values: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-        """Send ``order``, "reset" or "step", with seeds or actions ``values [M, E, ...]`` to the workers, for the
-        environments in ``mask [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``."""
+        """Make all workers reset or step their environments, and wait for the results. ``order`` is "reset" or "step",
+        ``values [M, E, ...]`` are the seeds or the actions, and ``mask [M, E]`` selects environments (None: all).
+        Return the results by name, such as ``{"obs": [M, E, *O]}``."""
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
         if mask is None:
@@ -151,8 +152,8 @@ def _serve(pipe: Connection, game: Game, rows: int) -> None:
 
 
 def _context() -> Any:
-    """Return a multiprocessing context. Its processes fork from a server that has imported torch once, never from this
-    process, which has threads."""
+    """Return the multiprocessing context that starts workers. They fork from a server process that has imported torch
+    once, never from this process, which has threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["envs.workers"])
     # When a terminal is closed, for example, all of its processes get a signal. Then this process writes a checkpoint,

@@ -69,8 +69,8 @@ def error_reason(error: BaseException) -> str:
 
 
 def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
-    """Return the reason why agents cannot use an environment's spaces, None if they can. Agents observe images of the
-    space ``screen`` or, if it is None, flattened observations."""
+    """Return why agents cannot use the spaces of ``env``, as part of a message for the user. None if they can. Agents
+    observe images of the space ``screen`` or, if it is None, flattened observations."""
     obs_space, action_space = env.observation_space, env.action_space
     try:
         size = gym.spaces.flatdim(obs_space if screen is None else screen)
@@ -105,7 +105,7 @@ def _is_supported(space: Any) -> bool:
 
 
 def choices(space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> list[int]:
-    """Return the number of values of each part of an action."""
+    """Return the number of values of each part of an action: ``[3, 2]`` for MultiDiscrete([3, 2])."""
     if isinstance(space, gym.spaces.MultiBinary):
         return [2] * math.prod(space.shape)
     return space.nvec.ravel().tolist()
@@ -156,7 +156,7 @@ class RepeatAction(gym.Wrapper):
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Repeat ``action``. Return the last observation, the sum of the rewards, and the last end and info."""
+        """Repeat ``action``, and return the results of the last repetition with the sum of the rewards."""
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
@@ -176,7 +176,8 @@ class FlatObservation(gym.wrappers.FlattenObservation):
 
 
 def _check_cells(space: gym.Space, observation: Any, name: str) -> None:
-    """Raise `BrokenContract` for a cell of ``observation``, which the message calls ``name``, outside of ``space``."""
+    """Raise `BrokenContract` if ``observation``, of any ``space``, has a discrete number that is not in its range. In
+    the message, the observation is called ``name``."""
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
@@ -217,8 +218,8 @@ class FlatAction(gym.ActionWrapper):
 
 class GreyFrame(gym.ObservationWrapper):
     """Observe a grey frame ``(size, size)`` uint8, which is resized by averaging areas. The environment's observations
-    are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is ignored), or a Dict with such an
-    image under ``"screen"``."""
+    are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is ignored), or have one under
+    "screen"."""
 
     def __init__(self, env: gym.Env, size: int) -> None:
         super().__init__(env)
@@ -248,8 +249,8 @@ class GreyFrame(gym.ObservationWrapper):
 
 
 def image_space(space: Any) -> Box | None:
-    """Return the space of the images in observations of ``space``. None if there are no images, or if they are smaller
-    than a frame: such arrays describe the cells of a grid, and are flattened."""
+    """Return the space of the images in observations of ``space``, which may be a Dict with an image under "screen".
+    None if there are none, or if they are smaller than a frame: such arrays are cells of a grid, and are flattened."""
     if isinstance(space, gym.spaces.Dict):
         return image_space(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:

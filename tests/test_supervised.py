@@ -73,7 +73,7 @@ def test_linear_system_is_recovered() -> None:
 def test_scales_are_folded_into_the_layers(activation: str) -> None:
     rows = system(200, 0)
     fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 5, proxy_activation_fn=activation, proxy_hidden_layer=2)
-    x, parts = ((fit.inputs(rows) - fit.input_center) / fit.input_spread).T[None], fit.networks.mlps
+    x, parts = fit.input_scale.standardise(fit.inputs(rows)).T[None], fit.networks.mlps
     state, done = (
         parts[n].forward(parts[n].layers(fit.networks.split(flat)[n]), x)[-1][0].T for n in ("state", "done")
     )

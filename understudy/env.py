@@ -20,8 +20,7 @@ Source = str | Path | Proxy | None
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """A synthetic environment without its time limit, which `make_synthetic` adds. Raises ProxyError if the ``proxy``
-    cannot be loaded."""
+    """A learned synthetic environment, without its time limit. Raises ProxyError if the ``proxy`` cannot be loaded."""
 
     metadata = {"render_modes": []}
 
@@ -34,8 +33,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start the first episode of ``seed`` or, if it is None, the next episode of the last seed. ``options`` are
-        ignored."""
+        """Start the first episode of ``seed`` or, if it is None, the next episode. ``options`` are ignored."""
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
             self._episodes = Episodes(self.program, self.np_random.integers(SEEDS, size=1))
@@ -43,9 +41,9 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return self._state[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Steps never truncate an
-        episode. Raises ValueError for an action of another shape or type, for an integer out of range, and for numbers
-        that are not finite."""
+        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Episodes are not
+        truncated. Raises ValueError for an action of another shape or type, out of range, or with numbers that are not
+        finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         action_array = _check_actions(action, self.action_space, batch_shape=())
@@ -55,7 +53,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
 
 
 def make_synthetic(proxy: Source = None) -> gym.Env:
-    """Make a `SyntheticEnv` with the time limit of its proxy; ``gymnasium.make`` can only shorten the limit."""
+    """Make the synthetic environment ``proxy`` with its time limit, which ``gymnasium.make`` can only shorten."""
     env = SyntheticEnv(proxy)
     limit = env.proxy.time_limit
     return env if limit is None else gym.wrappers.TimeLimit(env, limit)
@@ -132,7 +130,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         truncated = np.zeros_like(terminated) if self._limit is None else self._steps >= self._limit
         infos: dict[str, Any] = {}
         dones = terminated | truncated
-        resets = dones
+        resets = dones  # environments that start their next episode in this step
         if self._mode is AutoresetMode.NEXT_STEP:
             resets = self._autoreset_envs  # environments whose episode ended in the previous step
             self._autoreset_envs = dones & ~resets
@@ -156,21 +154,22 @@ def _load_environment(proxy: Source) -> Proxy:
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
-    if wrapper := KINDS[loaded.kind].used_by:
+    wrapper = KINDS[loaded.kind].used_by  # the wrapper for a learned reward, "" for an environment
+    if wrapper:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {wrapper} for it")
     return loaded
 
 
 def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...]) -> np.ndarray:
-    """Return ``actions`` as an array. Its shape must be ``batch_shape``, followed by the shape of an action of
-    ``space``. Raises ValueError if an action is not in ``space``. Continuous actions may be out of bounds, but must be
-    finite."""
-    action_array = np.asarray(actions, np.float32 if isinstance(space, gym.spaces.Box) else None)
-    valid = action_array.shape == (*batch_shape, *(space.shape or ()))
-    if isinstance(space, gym.spaces.Discrete):  # as uint64, a negative number is huge, so it is not below ``n``
-        valid = valid and action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < space.n).all())
-    else:  # a NaN action would pay 0, which may be the highest reward
-        valid = valid and bool(np.isfinite(action_array).all())
-    if not valid:
+    """Return ``actions`` as an array. Its shape must be ``batch_shape``, which is () for one action and (N,) for a
+    batch, followed by the shape of an action of ``space``. Raises ValueError if an action is not in ``space``.
+    Continuous actions may be out of bounds, but must be finite."""
+    if isinstance(space, gym.spaces.Discrete):
+        action_array = np.asarray(actions)  # as uint64, a negative number is huge, so it is not below ``n``
+        is_valid = action_array.dtype.kind in "iu" and (action_array.astype(np.uint64) < space.n).all()
+    else:
+        action_array = np.asarray(actions, np.float32)
+        is_valid = np.isfinite(action_array).all()  # a NaN action would pay 0, which may be the highest reward
+    if not is_valid or action_array.shape != (*batch_shape, *(space.shape or ())):
         raise ValueError(f"action is {actions!r}; allowed: {space}")
     return action_array

@@ -49,15 +49,15 @@ def fetch(name: object, default: str) -> Path | None:
     """Download the file ``name``, ``hf://user/name/FILE``, from the Hugging Face Hub, and return its path on disk. If
     the name has no FILE, download the file ``default``. Return None for a name that does not begin with hf://. Raises
     ProxyError if the download fails."""
-    repo = re.fullmatch(HUB + r"([^/]+/[^/]+)(?:/(.+))?", str(name))
-    if repo is None and not str(name).startswith(HUB):
+    if not str(name).startswith(HUB):
         return None
+    repo_and_file = re.fullmatch(HUB + r"([^/]+/[^/]+)(?:/(.+))?", str(name))
     try:
-        if repo is None:
+        if repo_and_file is None:
             raise ValueError("it has no user and name")
         from huggingface_hub import hf_hub_download
 
-        return Path(hf_hub_download(repo[1], repo[2] or default))
+        return Path(hf_hub_download(repo_and_file[1], repo_and_file[2] or default))
     except (ImportError, OSError, ValueError) as error:  # also no connection, no permission, and an invalid name
         reason = "pip install huggingface_hub" if isinstance(error, ImportError) else " ".join(str(error).split())[:300]
         raise ProxyError(f"{str(name)!r} cannot be loaded ({reason}); allowed: {HUB}user/name[/FILE]") from error
@@ -73,21 +73,23 @@ def load(name_or_path: str | Path) -> Proxy:
     :raises ProxyError: There is no such file, or its content is not valid. The message suggests the nearest path or
         name.
     """
-    if downloaded_file := fetch(name_or_path, PROXY_FILE):
+    downloaded_file = fetch(name_or_path, PROXY_FILE)
+    if downloaded_file is not None:
         return _read(downloaded_file, label=downloaded_file)
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
-        # Paths in order of precedence. If there is no shipped file of this name, the last path repeats the first.
-        candidates = (path, path / PROXY_FILE, shipped_files.get(str(name_or_path), path))
+        candidates = [path, path / PROXY_FILE]  # in order of precedence
+        if str(name_or_path) in shipped_files:
+            candidates.append(shipped_files[str(name_or_path)])
         files = [candidate for candidate in candidates if candidate.is_file()]
-        sibling_files = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
+        siblings = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, no permission
         reason = getattr(error, "strerror", None) or error
         raise ProxyError(f"proxy is {_short_text(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
     if files:
         return _read(files[0], label=files[0])
-    suggestion = nearest(str(name_or_path), [*shipped_files, *sibling_files])
+    suggestion = nearest(str(name_or_path), [*shipped_files, *siblings])
     hint = f"{suggestion} Allowed:" if suggestion else "; allowed:"
     shipped = f", or one of {', '.join(shipped_files)}" if shipped_files else ""
     raise ProxyError(f"proxy is {str(name_or_path)!r}{hint} a {SUFFIX} file{shipped}")
@@ -128,22 +130,22 @@ def save(
 
 
 def file_error(path: Path, fault: str, allowed: str) -> ProxyError:
-    """Return the error about the file at ``path``. Its message has the ``fault`` of the file, which may end with a
-    question (`nearest`), and then the ``allowed`` content."""
+    """Return the error about the file at ``path``. Its message says what is wrong (``fault``, which may end with a
+    question, as in `nearest`), and what is ``allowed`` instead."""
     separator = " Allowed" if fault.endswith("?") else "; allowed"
     return ProxyError(f"proxy {str(path)!r}: {fault}{separator}: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the question ``"; did you mean 'x'?"`` with the closest of ``names`` to ``name``. It is ``""`` if no name
-    is close."""
+    """Return the question ``"; did you mean 'x'?"`` about a mistyped ``name``, or ``""`` if none of ``names`` is
+    near."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _read(file: Path, label: Path) -> Proxy:
     """Read and check ``file``. Raises ProxyError if its content is not valid. In errors and in the result, its path is
-    ``label``."""
+    ``label``, because `save` checks a temporary file."""
     try:
         with open(file, "rb") as opened:
             start = opened.read(8)
@@ -175,7 +177,7 @@ def _read(file: Path, label: Path) -> Proxy:
 
 
 def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
-    """Return a hash of all numbers and text of a file, without its entry ``digest``."""
+    """Return a hash of all numbers and text of a file, except for the entry ``digest`` of its ``header``."""
     header_text = json.dumps({name: part for name, part in header.items() if name != "digest"}, sort_keys=True)
     tensor_parts = [f"{name} {tensors[name].shape} ".encode() + tensors[name].tobytes() for name in sorted(tensors)]
     return hashlib.sha256(b"".join([header_text.encode(), *tensor_parts])).hexdigest()
@@ -202,7 +204,7 @@ def _short_text(value: Any) -> str:
 
 def _check(path: Path, header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> None:
     """Raise ProxyError for the first fault in the ``header`` or in the tensors of the file at ``path``.
-    ``tensor_specs`` maps the name of a tensor to its dtype and shape."""
+    ``tensor_specs`` maps the name of a tensor to its dtype and shape, such as ``("F32", [4, 2])``."""
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise file_error(path, f"a safetensors file without {_KEY!r} metadata of format {_FORMAT}", _ALLOWED)
     for name in header.keys() - _HEADER:
@@ -244,17 +246,17 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
     """Return whether the ``spaces`` of a file are valid: the size of an observation, the actions, the time limit, the
     maximum return, and the entries that the ``kind`` needs with the settings ``config``."""
     try:
-        (size,), limit, max_return = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
-        actions = spaces["actions"]
+        (obs_size,), actions = spaces["obs_shape"], spaces["actions"]
+        limit, max_return = spaces["max_episode_steps"], spaces["max_return"]  # None if there is none
         if spaces.keys() != _SPACES | set(kind.spaces) or actions.keys() not in ({"n"}, {"low", "high"}):
             return False
-        bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
-        counts = [size, actions.get("n", len(bounds)), 1 if limit is None else limit]
-        numbers = [0 if max_return is None else max_return, *(number for pair in bounds for number in pair)]
+        low, high = actions.get("low", []), actions.get("high", [])
+        counts = [obs_size, actions.get("n", len(low)), 1 if limit is None else limit]
+        numbers = [*low, *high, 0 if max_return is None else max_return]
         return (
             all(type(count) is int and 1 <= count < 2**63 for count in counts)  # they fit into int64
             and all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers)
-            and all(np.float32(low) < np.float32(high) for low, high in bounds)  # after rounding to float32
+            and all(np.float32(a) < np.float32(b) for a, b in zip(low, high, strict=True))  # also after rounding
             and kind.fits(config, spaces)
         )
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -17,15 +17,15 @@ _FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 def uniform(seeds: np.ndarray, n: int) -> np.ndarray:
-    """Return n numbers for each seed, ``[..., n]`` float64, uniform on [0, 1) with 53 random bits. ``seeds [...]`` are
-    int64, with at least one axis."""
+    """Return n numbers for each of ``seeds [N, ...]`` int64: ``[N, ..., n]`` float64, uniform on [0, 1)."""
     return bits(seeds[..., None], np.arange(n), UNIFORM) * UNIT
 
 
 def normal(seeds: np.ndarray, n: int) -> np.ndarray:
-    """Return n standard normal numbers for each seed, ``[..., n]`` float64 (Box & Muller 1958). Their absolute values
-    are below 8.6. ``seeds [...]`` are int64, with at least one axis."""
-    radius, angle = (bits(seeds[..., None], np.arange(n), use) * UNIT for use in (RADIUS, ANGLE))
+    """Return n standard normal numbers for each of ``seeds [N, ...]`` int64: ``[N, ..., n]`` float64 (Box & Muller
+    1958). Their absolute values are below 8.6."""
+    radius = bits(seeds[..., None], np.arange(n), RADIUS) * UNIT
+    angle = bits(seeds[..., None], np.arange(n), ANGLE) * UNIT
     # 1 - radius is in (0, 1], whose logarithm is finite.
     return np.sqrt(-2.0 * np.log(1.0 - radius)) * np.cos(2.0 * np.pi * angle)
 
@@ -54,8 +54,7 @@ def _mix(number: Any) -> Any:
 
 
 def _shift(number: Any, count: int) -> Any:
-    """Shift ``number`` right by ``count`` bits and fill with zeros. The operator ``>>`` of int64 would fill with the
-    sign."""
+    """Shift ``number`` right by ``count`` bits and fill with zeros. For int64, ``>>`` would fill with the sign."""
     number = number >> count
     number &= (1 << (64 - count)) - 1
     return number

@@ -41,40 +41,29 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of proxy.
+    """A kind of proxy (learned environment or reward). The arguments of its functions are ``config``, the settings in
+    the file of a proxy, and ``spaces``, the description of the real environment in the file."""
 
-    ``noun`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
-    trainer's flags. ``defaults`` has values for settings that are missing in older files. ``shapes(config, spaces)``
-    returns name -> shape for all tensors. ``spaces`` are the names of additional entries about the real environment,
-    and ``fits(config, spaces)`` is false if these entries are damaged. ``one_step`` is whether every step is an
-    episode. ``used_by`` is the name of the wrapper for a learned reward; it is empty for an environment.
-    """
-
-    noun: str
-    settings: Mapping[str, Setting]
-    shapes: Callable[[Json, Json], dict[str, list[int]]]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    spaces: tuple[str, ...] = ()
-    fits: Callable[[Json, Json], bool] = lambda config, spaces: True
-    one_step: bool = False
-    used_by: str = ""
+    noun: str  # its name in a sentence
+    settings: Mapping[str, Setting]  # settings that readers of a file need, with the ranges of the trainer's flags
+    shapes: Callable[[Json, Json], dict[str, list[int]]]  # (config, spaces) -> {name: shape} of all tensors
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # values of settings that are missing in older files
+    spaces: tuple[str, ...] = ()  # names of entries in ``spaces`` that only this kind has
+    fits: Callable[[Json, Json], bool] = lambda config, spaces: True  # whether these entries fit the config
+    one_step: bool = False  # whether every step is an episode
+    used_by: str = ""  # name of the wrapper for a learned reward; empty for an environment
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to compute a reward from a network phi (`understudy.rewards.shaped_reward`).
-
-    An ``additive`` learned reward is added to the real reward, any other learned reward replaces it. If ``potential``,
-    phi is a potential, otherwise the learned reward is phi of the next state. ``state`` and ``info`` are whether the
-    state and the info of the step are inputs of phi. If only the info is, phi is linear without bias. If there is no
-    input, phi is 0.
-    """
+    """A way to compute a reward from a network phi (`understudy.rewards.shaped_reward`). If only the info of a step is
+    an input of phi, phi is linear without bias. If there is no input, phi is 0."""
 
     name: str
-    additive: bool
-    potential: bool
-    state: bool = True
-    info: bool = False
+    additive: bool  # whether the learned reward is added to the real reward, and does not replace it
+    potential: bool  # whether the learned reward is a difference of potentials phi, and not phi of the next state
+    state: bool = True  # whether the state is an input of phi
+    info: bool = False  # whether the info of the step is an input of phi
 
 
 FORMS: dict[str, Callable[[Any, int], Any]] = {
@@ -103,14 +92,21 @@ MODES: dict[int, Mode] = {
 
 
 def integer(maximum: int, allowed: str, optional: bool = False, minimum: int = 1) -> Setting:
-    """Return a `Setting` for integers from ``minimum`` to ``maximum``. If ``optional``, null is allowed too.
-    ``allowed`` describes the values in words."""
-    return Setting(lambda v: optional if v is None else type(v) is int and minimum <= v <= maximum, allowed)
+    """Return a `Setting` for integers from ``minimum`` to ``maximum``, and null if ``optional``. ``allowed`` is their
+    text."""
+
+    def is_valid(value: Any) -> bool:
+        if value is None:
+            return optional
+        return type(value) is int and minimum <= value <= maximum
+
+    return Setting(is_valid, allowed)
 
 
 def choice(*names: Any) -> Setting:
     """Return a `Setting` with the allowed values ``names``. Types must match too: 1 is not ``True``."""
-    return Setting(lambda v: any(type(v) is type(name) and v == name for name in names), ", ".join(map(str, names)))
+    names_and_types = [(name, type(name)) for name in names]
+    return Setting(lambda value: (value, type(value)) in names_and_types, ", ".join(map(str, names)))
 
 
 def is_number(value: Any) -> bool:
@@ -132,8 +128,9 @@ NETWORKS = {
 
 
 def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
-    """Return name -> shape for the weights and biases of fully connected networks. ``networks`` maps the name of a
-    network to its number of inputs and its number of outputs. ``config`` has the settings in `NETWORKS`."""
+    """Return name -> shape for the weights and biases of fully connected networks, such as ``"reward.0.bias": [128]``.
+    ``networks`` maps the name of a network to its numbers of inputs and outputs, such as ``{"reward": (6, 1)}``.
+    ``config`` has the settings in `NETWORKS`."""
     hidden_sizes = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
     shapes: dict[str, list[int]] = {}
     for name, (num_inputs, num_outputs) in networks.items():
@@ -185,8 +182,8 @@ _BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size":
 
 
 def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return name -> shape for the tensors of a learned reward: a network of the state, the info of a step, or both
-    (`Mode`). With info alone it is a weight matrix without bias."""
+    """Return name -> shape for the tensors of a learned reward, a network whose inputs are the state, the info of a
+    step, or both (`Mode`). With info alone it is a weight matrix without bias."""
     mode, (size,), info_size = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
     if mode.info and not mode.state:
         return {"reward.0.weight": [1, info_size]}
@@ -195,8 +192,8 @@ def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
 
 
 def _reward_fits(config: Json, spaces: Json) -> bool:
-    """Return whether the entries of a learned reward are valid: ``spaces["info"]`` is a list of names, which is not
-    empty if the mode reads info. Center and spread of the inputs have the size of an observation, or are empty."""
+    """Return whether the entries in the file of a learned reward fit each other: ``spaces["info"]`` is a list of names,
+    not empty if the mode reads info. Center and spread of the inputs have the size of an observation, or are empty."""
     info, (size,) = spaces["info"], spaces["obs_shape"]
     valid_names = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)
     has_needed_info = bool(info) or not MODES[config["mode"]].info

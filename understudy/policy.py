@@ -92,7 +92,7 @@ class Policy:
         return actions[0] if is_single else actions
 
     def advance(self, command: Any, reward: Any) -> np.ndarray:
-        """Compute the command after a step.
+        """Compute the command, such as the return that is still to be collected, after a step.
 
         :param command: The command before the step, ``[C]`` or ``[N, C]``. None means the command at the start of an
             episode.
@@ -108,10 +108,7 @@ class Policy:
     ) -> tuple[Any, Any]:
         """Choose greedy actions in the form of ``predict`` of stable-baselines3.
 
-        :param observation: As for a call of the policy.
-        :param state: Ignored.
-        :param episode_start: Ignored.
-        :param deterministic: Ignored.
+        :param observation: As for a call of the policy. All other arguments are ignored.
         :return: The actions, and None.
         :raises PolicyError: The agent has a command that changes in an episode.
         """
@@ -132,10 +129,10 @@ class Policy:
         return values
 
     def _parse_observation(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return observations ``[N, O]`` float32, and whether ``observation`` is a single observation, without the axis
-        N. If observations are one-hot cells, an integer or integers ``[N]`` are indices of cells. However, integers
-        ``[O]`` that are all 0, except for a single 1, are a one-hot observation. Raises PolicyError for other shapes
-        and values."""
+        """Convert the user's ``observation`` to a batch ``[N, O]`` float32. Also return whether it is a single
+        observation, without the axis N. If observations are one-hot cells, an integer or integers ``[N]`` are indices
+        of cells. However, integers ``[O]`` that are all 0, except for a single 1, are a one-hot observation. Raises
+        PolicyError for other shapes and values."""
         allowed = f"allowed: [{self.obs_size}] or [N, {self.obs_size}]"
         if self._has_cells:
             allowed += f", or integers from 0 to {self.obs_size - 1}"
@@ -162,7 +159,7 @@ class Policy:
         return rows, values.ndim == 1
 
     def _act(self, x: np.ndarray, command: np.ndarray) -> np.ndarray:
-        """Return the actions of observations ``[N, O]`` for commands ``[N, C]``."""
+        """Return the greedy actions, ``[N]`` or ``[N, A]``, for observations ``x [N, O]`` and ``command [N, C]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
         *_, center, scale = self._command_table  # the last two rows of `COMMAND_ROWS`
@@ -189,7 +186,8 @@ class Policy:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return header and tensors of a file. Raises PolicyError for a file that is damaged or of another kind."""
+    """Read the file of a policy. Return its header and its tensors by name (described at the top of this module).
+    Raises PolicyError for a file that is damaged or of another kind."""
     allowed = "a file of --eval_agent RUN --export FILE"
     try:
         with safe_open(path, "np") as opened:
@@ -205,7 +203,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-    """Raise ValueError, KeyError or TypeError if ``header`` and ``tensors`` do not describe a policy."""
+    """Raise ValueError, KeyError or TypeError if a file's ``header`` and ``tensors`` do not describe a policy."""
     for value in header["activations"]:
         _activation(value)
     for name in ("game", "implementation"):
@@ -259,8 +257,8 @@ def _check_layers(activations: list[Any], tensors: Mapping[str, np.ndarray], com
 
 
 def _activation(value: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the activation with the name or slope ``value`` (`ACTIVATIONS`). Raises ValueError if there is no such
-    activation."""
+    """Return the activation function for ``value`` in a file: a name of `ACTIVATIONS`, the slope of a leaky ReLU, or
+    ``one_hot/4`` for one-hot vectors of 4 numbers. Raises ValueError if there is no such activation."""
     if value in ACTIVATIONS:
         return ACTIVATIONS[value]
     if isinstance(value, str) and re.fullmatch(ONE_HOT + "[1-9][0-9]*", value):

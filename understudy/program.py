@@ -51,11 +51,12 @@ Starts = Callable[[np.ndarray], np.ndarray]
 
 
 class Program:
-    """The initial states and the steps of a learned environment, a `Proxy`.
+    """Computes the initial states and the steps of a learned environment, a `Proxy`. Results are always finite: NaN
+    becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
 
     The networks are joined into a single network (`join_networks`). The weights of its first layer are split into
-    weights for the action and weights for the state. A bandit with a target has a function for its reward instead.
-    Results are always finite: NaN becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
+    weights for the action and weights for the state. A bandit (an environment with episodes of one step) may instead
+    compute its reward from the output of a target network, which maps a state to the best action.
     """
 
     def __init__(self, proxy: Proxy) -> None:
@@ -88,8 +89,8 @@ class Program:
 
     def step(self, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Take ``action``, ``[N]`` integers or ``[N, A]`` float32, in ``state [N, S]``. An action without the axis N
-        applies to all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool.
-        The next state of a bandit is the array ``state`` itself."""
+        applies to all N states. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]``
+        bool. The next state of a bandit is the array ``state`` itself."""
         with np.errstate(all="ignore"):
             if self._target_reward is not None:  # a bandit with a target
                 return state, _make_finite(self._target_reward(state, action)), np.ones(len(state), np.bool_)
@@ -105,7 +106,7 @@ class Program:
         return outputs[:, : self._size], outputs[:, self._size], terminated  # state, reward, done
 
     def _starts_of(self, proxy: Proxy) -> Starts:
-        """Return the function from seeds to initial states of the proxy."""
+        """Return the function from seeds to initial states of ``proxy``, from one of the sources in `first_states`."""
         if "states.table" in proxy.tensors:
             return _table_starts(proxy.tensors["states.table"])
         if proxy.config.get("first_states") == "cells":
@@ -123,8 +124,8 @@ class Program:
 
 def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
     """Join networks of equal depth and with the same inputs into a single wide network, so that a step takes one matrix
-    product per layer. Its outputs are the outputs of all networks. ``names`` are the names of the networks in
-    ``tensors``, such as ``state`` for ``state.0.weight``."""
+    product per layer. Its outputs are the outputs of all networks, one after another. ``names`` are the names of the
+    networks in ``tensors``, such as ``state`` for ``state.0.weight``."""
     layers: Layers = []
     while f"{names[0]}.{len(layers)}.weight" in tensors:
         i = len(layers)
@@ -147,8 +148,8 @@ def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
 
 
 def run_layers(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the outputs ``[..., out]`` of a network. ``hidden [..., units]`` is the result of its first layer before
-    the activation, and ``layers`` are the later layers."""
+    """Compute the outputs ``[..., out]`` of a network from the result of its first layer before the activation,
+    ``hidden [..., units]``. ``layers`` are the later layers."""
     for weight, bias in layers:
         hidden = activation(hidden) @ weight + bias
     return hidden
@@ -189,21 +190,18 @@ def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.nda
 class Episodes:
     """Initial states of successive episodes of N environments. They are computed in blocks of `_BLOCK` episodes,
     because a call takes the same time for few states and for many. ``seeds [N]`` int64 are the seeds of the next
-    episodes; the seed of an environment increases by 1 with each episode."""
+    episodes. The seed of an environment increases by 1 with each episode."""
 
     def __init__(self, program: Program, seeds: np.ndarray) -> None:
         self._program, self.seeds = program, seeds
-        # Seeds [N] of the first episodes of the current block. There is no block yet. The initial values mean that a
-        # block has been used up, so that the first call of `begin` computes a block.
+        # Seeds [N] of the first episodes of the current block. These initial values mean that a block is used up, so
+        # that the first call of `begin` computes a block.
         self._first_seeds = seeds - _BLOCK
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
-        """Start the next episode in k environments, whose indices are ``rows [k]``. Return a copy of the initial states
-        ``[k, S]``."""
-        num_used = self.seeds[rows] - self._first_seeds[rows]
-        # A block has _BLOCK initial states of each environment. If an environment has used all of its states, compute a
-        # new block for all environments.
-        if num_used.max() == _BLOCK:
+        """Start the next episode in k environments with indices ``rows [k]``. Return initial states ``[k, S]``."""
+        num_used = self.seeds[rows] - self._first_seeds[rows]  # episodes of the current block so far
+        if num_used.max() == _BLOCK:  # an environment has used all of its states, so all get a new block
             self._first_seeds, num_used = self.seeds.copy(), np.zeros_like(num_used)
             self._block = self._program.first_states(self._first_seeds + np.arange(_BLOCK)[:, None])  # [block, N, S]
         self.seeds[rows] += 1
@@ -212,10 +210,9 @@ class Episodes:
 
 def real_starts(game: str) -> Starts:
     """Return a function from seeds to initial observations of the real environment ``game``, a trainer's name (`IDS`)
-    or an id of Gymnasium. A name may have parameters after a comma. The observations equal the observations in training
-    (`envs.synthetic.starts_of`). Some environments have a formula here (`_FORMULAS`). In other environments, the
-    observation is the result of a reset with one of 4,096 seeds. Raises ProxyError if the environment cannot be
-    made."""
+    or an id of Gymnasium, perhaps with parameters after a comma. They equal the observations in training
+    (`envs.synthetic.starts_of`). If there is no formula for them here, they are results of resets with one of 4,096
+    seeds. Raises ProxyError if the environment cannot be made."""
     # Parameters that do not change initial states are removed: all parameters of environments in `IDS`, and
     # action_repeat of other environments. Other parameters remain part of the name.
     game = re.sub(r",action_repeat=\d+$", "", game)
@@ -224,8 +221,7 @@ def real_starts(game: str) -> Starts:
 
 
 def _cartpole(seeds: np.ndarray) -> np.ndarray:
-    """Return initial states ``[..., 4]``: position (m), speed (m/s), angle (rad) and angular speed (rad/s), all uniform
-    on [-0.05, 0.05)."""
+    """Return initial states ``[..., 4]``: position (m), speed, angle (rad) and its speed, uniform on [-0.05, 0.05)."""
     return ((uniform(seeds, 4) * 2 - 1) * 0.05).astype(np.float32)
 
 
@@ -243,8 +239,7 @@ def _mountaincar(seeds: np.ndarray) -> np.ndarray:
 
 
 def _pendulum(seeds: np.ndarray) -> np.ndarray:
-    """Return initial states ``[..., 3]``: cosine and sine of an angle (rad) uniform on [-pi, pi), and a speed (rad/s)
-    uniform on [-1, 1)."""
+    """Return initial states ``[..., 3]``: cosine and sine of an angle on [-pi, pi), and a speed on [-1, 1)."""
     angle, speed = np.moveaxis((uniform(seeds, 2) * 2 - 1) * [np.pi, 1.0], -1, 0)
     return np.stack((np.cos(angle), np.sin(angle), speed), -1).astype(np.float32)
 
@@ -264,9 +259,9 @@ _FORMULAS = {
 
 @functools.cache
 def _reset_starts(gym_id: str) -> Starts:
-    """Return a function from seeds to initial observations of the environment ``gym_id``. It maps a seed to one of
-    4,096 seeds for a reset of the environment, and raises ProxyError if a reset fails. Raises ProxyError if the
-    environment cannot be made."""
+    """Return a function from seeds to initial observations of the Gymnasium environment ``gym_id``. It maps a seed to
+    one of 4,096 seeds for a reset, so that observations can be stored. It raises ProxyError if a reset fails, and this
+    call raises it if the environment cannot be made."""
     module = gym_id.rpartition(":")[0]  # the module of an id "module:name"
     if module and module not in sys.modules:  # Gymnasium would import it, and so run code that a file names
         raise ProxyError(

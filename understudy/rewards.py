@@ -25,16 +25,16 @@ NATIVE = "native_reward"  # entry of info for the environment's reward
 
 
 def shaped_reward(mode: Mode, reward: Any, potential: Any, next_potential: Any, discount: Any) -> Any:
-    """Compute the reward of an agent. The arguments after ``mode`` are arrays or tensors of the same shape: the
-    ``reward`` r of the task, ``potential`` phi(x), which is unused unless phi is a potential, ``next_potential``
-    phi(x'), and the ``discount`` of the agent."""
-    bonus = discount * next_potential - potential if mode.potential else next_potential
-    return reward + bonus if mode.additive else bonus
+    """Compute the reward of an agent from the outputs of a reward network phi. The arguments after ``mode`` are arrays
+    or tensors of the same shape: the ``reward`` r of the task, ``potential`` phi(x), which is unused unless phi is a
+    potential, ``next_potential`` phi(x'), and the ``discount`` of the agent."""
+    learned_reward = discount * next_potential - potential if mode.potential else next_potential
+    return reward + learned_reward if mode.additive else learned_reward
 
 
 class _LearnedReward:
-    """The learned reward of N environments, for both wrappers. ``obs`` has their current observations ``[N, S]``
-    (``[0, S]`` before the first reset).
+    """The learned reward of N environments, for both wrappers. ``obs`` has their current observations ``[N, S]`` (``[0,
+    S]`` before the first reset).
 
     ``discount`` is the discount of the agent; None means the discount of the agents in the search. ``space`` is the
     observation space and ``spec`` the spec of the environments. Raises ProxyError if the proxy is no learned reward, if
@@ -84,7 +84,7 @@ class _LearnedReward:
         ]
 
     def phi(self, obs: np.ndarray, info: np.ndarray) -> np.ndarray:
-        """Return the outputs ``[N]`` float32 of phi for ``obs [N, S]`` and ``info [N, I]``."""
+        """Return the outputs ``[N]`` float32 of the reward network phi for ``obs [N, S]`` and ``info [N, I]``."""
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
         inputs = [(obs - self._center) / self._spread] if self.mode.state else []
@@ -99,9 +99,9 @@ class _LearnedReward:
         return np.expm1(np.minimum(np.abs(outputs), np.float32(MOST_EXPONENT))) * np.sign(outputs)
 
     def compute(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
-        """Return the learned rewards ``[N]`` of a step in each environment. After the steps, the observations are ``obs
-        [N, S]``. The environments' results are ``reward [N]``, ``info [N, I]`` and ``terminated [N]``. Phi reads the
-        info of a step for both states of this step, as in the published code."""
+        """Return the learned rewards ``[N]`` of a step in each environment, from the results of the step: ``reward
+        [N]``, the observations ``obs [N, S]``, ``info [N, I]`` and ``terminated [N]``. Phi reads the info of a step for
+        the states before and after it, as in the published code."""
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
         potential = self.phi(self.obs, info) if self.mode.potential else np.zeros(len(obs), np.float32)
@@ -112,8 +112,8 @@ class _LearnedReward:
 
 
 def _is_other_task(spec: EnvSpec, game_id: str) -> bool:
-    """Return whether ``spec`` and the id ``game_id`` are two environments of Gymnasium itself, with different names and
-    classes. False for environments of other packages, because they may be variants."""
+    """Return whether an environment with ``spec`` is clearly another task than the environment with the id ``game_id``:
+    both are Gymnasium's own, and have different names and classes. Environments of other packages may be variants."""
     game_spec = gym.registry.get(game_id)
     if game_spec is None or game_spec.name == spec.name or game_spec.entry_point == spec.entry_point:
         return False
@@ -121,10 +121,13 @@ def _is_other_task(spec: EnvSpec, game_id: str) -> bool:
 
 
 def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
-    """Return the I entries ``names`` of the ``info`` of a step of N environments, ``[N, I]``. ``stepped [N]`` is False
-    for environments that were only reset, whose entries are 0. ``reset_mask [N]`` is True for environments that have
-    started a new episode in the same step, so that ``info["final_info"]`` has the entries of the step. Raises
-    ProxyError if an entry is missing."""
+    """Collect the I entries ``names`` from the ``info`` of a step of N environments, as an array ``[N, I]``. Raises
+    ProxyError if an entry is missing.
+
+    :param stepped: ``[N]`` bool, False for environments that were only reset. Their entries are 0.
+    :param reset_mask: ``[N]`` bool, True for environments that have started a new episode in the same step. The entries
+        of their step are in ``info["final_info"]``.
+    """
     info_values = np.zeros((len(stepped), len(names)))
     sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
     for mask, source in sources:
@@ -156,7 +159,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
         self._learned_reward = _LearnedReward(proxy, discount, env.observation_space, env.unwrapped.spec)
 
     def _flatten(self, obs: Any) -> np.ndarray:
-        """Return an observation as a batch ``[1, S]`` float32."""
+        """Return an observation of any space as a batch ``[1, S]`` float32."""
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -176,8 +179,8 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 
 
 class RewardVectorWrapper(gym.vector.VectorWrapper):
-    """`RewardWrapper` for a vector environment with any autoreset mode. A step that only resets an environment pays
-    the environment's reward.
+    """`RewardWrapper` for a vector environment with any autoreset mode. A step that only resets an environment pays the
+    environment's reward.
 
     :param env: The vector environment.
     :param proxy: A learned reward, as for `RewardWrapper`.
@@ -195,7 +198,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         self._resets_next = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
 
     def _flatten(self, obs: Any) -> np.ndarray:
-        """Return the observations of all environments as a batch ``[N, S]`` float32."""
+        """Return the observations of all environments, of any space, as a batch ``[N, S]`` float32."""
         space = self.env.single_observation_space
         row_obs = gym.vector.utils.iterate(self.env.observation_space, obs)
         return np.stack([np.asarray(gym.spaces.flatten(space, row), np.float32).ravel() for row in row_obs])

@@ -1,17 +1,10 @@
 """The interface between a search and its proxies: learned environments or rewards on which new agents train.
 
-A kind of proxy consists of a folder here and the files named below (docs/how_to/proxy.md has an example):
-
-- ``config.py`` has ``Config``, a `models.proxies.search.SearchConfig`, and ``FAMILY`` (`models.family.Family`).
-- ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once. It implements `Parameters`.
-- ``envs/<kind>.py`` has a subclass of `envs.make.ProxyFactory` with the same name.
-- ``control/reports/<kind>.py`` has ``picture``.
-- `understudy.kinds.KINDS` has a record for all readers of files.
-
-D is the number of parameters of one proxy, and ``flat [M, D]`` has all parameters of M proxies, a row for each.
+docs/how_to/proxy.md lists the files of a kind of proxy, with an example. D is the number of parameters of one proxy,
+and ``flat [M, D]`` has all parameters of M proxies, a row for each.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -20,7 +13,8 @@ from models.streams import Streams
 
 
 class Parameters(Protocol):
-    """The networks of a proxy, and the positions of their weights in its vector of D = ``size`` parameters."""
+    """Architecture of a proxy's networks. It converts between the vector of all D = ``size`` parameters of a proxy and
+    the weights of each network."""
 
     @property
     def size(self) -> int: ...
@@ -41,15 +35,12 @@ class Parameters(Protocol):
 
 
 class Trainee(Protocol):
-    """The agents that train on proxies: M members with E = ``envs`` environments each, and their settings."""
+    """The agents that train on proxies: M members with E = ``envs`` environments each."""
 
     envs: int
 
     @property
     def members(self) -> int: ...
 
-    @property
-    def config(self) -> Any: ...
-
     def discounts(self) -> Tensor:
-        """See `models.contract.InnerAgent.discounts`."""
+        """Return the discount of each member, ``[M]``."""

@@ -42,22 +42,23 @@ class Proxy:
 
 
 def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
-    """Return the ``Networks`` for the settings ``config`` of a proxy. Their class is in ``networks.py``, beside the
-    ``config.py`` that defines the settings."""
-    package = type(config).__module__.rpartition(".")[0]
+    """Return the architecture of the networks of a proxy with the settings ``config`` for an environment with
+    ``spaces``: an object of the class ``Networks`` in the folder that defines the settings."""
+    package = type(config).__module__.rpartition(".")[0]  # such as "models.proxies.reward"
     return importlib.import_module(f"{package}.networks").Networks(config, spaces)
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters ``[D]`` of one proxy, all zero, and views of them, ``{name in a file: view}``. Writing to a
-    view changes the parameters."""
+    """Allocate the parameters ``[D]`` of one proxy, all zero. Return them, and views of them by their names in a file,
+    such as ``reward.0.weight``. Writing to a view changes the parameters."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
 
 
 def implementation_of(kind: str) -> str:
-    """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`): ``"mdp" -> "SE"``."""
+    """Return the ``--implementation`` that learns a ``kind`` of proxy: "SE" for "mdp" and "bandit", "RN" for
+    "reward"."""
     for name, family_spec in implementations().items():
         proxy_setting = family_spec.config.__dataclass_fields__.get("proxy")
         if proxy_setting is not None and kind in proxy_setting.metadata["choices"]:
@@ -74,8 +75,8 @@ def save(
     game: str,
     description: Mapping[str, Any],
 ) -> None:
-    """Write a proxy with ``parameters [D]`` to ``path`` by `understudy.save`, and raise its errors. `Proxy` describes
-    the other arguments. Raises ProxyError if the number of parameters is wrong."""
+    """Write a proxy to a safetensors file at ``path`` by `understudy.save`, and raise its errors. The arguments are
+    fields of `Proxy`. Raises ProxyError if the number of ``parameters [D]`` is wrong."""
     networks = networks_of(config, spaces)
     if parameters.shape != (networks.size,):
         raise file_error(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
@@ -85,28 +86,26 @@ def save(
         settings |= {"rn_output_scale": float(networks.output_scale(parameters[None])), "rn_evolve_scale": False}
     tensors = {name: layer.numpy() for name, layer in networks.named_tensors(parameters).items()}
     described_spaces = {
-        "obs_shape": list(spaces.obs_shape),
+        "obs_shape": spaces.obs_shape,
         "actions": asdict(spaces.actions),
         "max_episode_steps": spaces.max_episode_steps,
         "max_return": spaces.max_return,
     }
-    for name in KINDS[settings["proxy"]].spaces:  # names of more fields that a file of this kind has
-        described_spaces[name] = list(getattr(spaces, name))
-    for name, value in settings.items():
-        if isinstance(value, tuple):  # the file has lists in place of tuples
-            settings[name] = list(value)
+    for name in KINDS[settings["proxy"]].spaces:  # more fields of ``spaces`` that a file of this kind has
+        described_spaces[name] = getattr(spaces, name)
     understudy.save(path, tensors, game=game, spaces=described_spaces, config=settings, description=description)
 
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
-    """Return the settings of ``config`` that are written to a file. Settings that the first files did not have
-    (property ``later``) are left out at their default. With a supervised fit, the settings of a search are left out
-    unless readers need them."""
+    """Return the settings of ``config`` that are written to the file of a proxy, ``{name: value}``. Settings that older
+    versions did not have (property ``later``) are left out at their default, so that the file is the same as before. A
+    proxy that is fitted by supervised learning has no settings of a search, except those that all readers need."""
     settings = asdict(config)
     del settings["compiled"]  # has no effect on the proxy
     if settings.get("preset") == "supervised":
-        ineffective = implementations()[implementation_of(settings["proxy"])].ineffective(config)
-        for name in ineffective.keys() - KINDS[settings["proxy"]].settings.keys():
+        without_effect = implementations()[implementation_of(settings["proxy"])].ineffective(config).keys()
+        needed_by_readers = KINDS[settings["proxy"]].settings.keys()
+        for name in without_effect - needed_by_readers:
             settings.pop(name, None)
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
@@ -135,8 +134,8 @@ def load(name_or_path: str | Path) -> Proxy:
 
 
 def _config_of(file: understudy.Proxy) -> Any:
-    """Return the settings of a file as an instance of the ``Config`` of its family, with unchecked values. Raises
-    ProxyError for an unknown name."""
+    """Return the settings in the file of a proxy as an instance of ``Config``, the dataclass for proxies of its kind.
+    Values are not checked. Raises ProxyError for a setting with an unknown name."""
     family_spec = implementations()[implementation_of(file.kind)]
     field_kinds = field_types(family_spec.config)
     try:
@@ -170,8 +169,9 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
-    """Load the proxy from which a search with the settings ``config`` on ``game`` starts. Return its parameters
-    ``[D]``. Raises SettingError if the proxy is of another kind or environment, or has other shapes."""
+    """Load the proxy from which a search starts (setting ``start_from``), and return its parameters ``[D]``. The search
+    has the settings ``config``, and its real environment is ``game`` with ``spaces``. Raises SettingError if the proxy
+    is of another kind or environment, or has other shapes."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:

@@ -3,6 +3,8 @@
 P is the number of parameters of each network, N of rows of data, I of inputs, O of outputs.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -13,9 +15,19 @@ from models.proxies.search import NetworkConfig
 _UPDATES = 4000  # number of updates of a fit, unless the caller chooses another number
 
 
+class Scale(NamedTuple):
+    """Mean and standard deviation by which the inputs or the outputs of a network are standardised."""
+
+    center: Tensor  # [n]
+    spread: Tensor  # [n]; 0 for numbers that do not vary, which are only centred
+
+    def standardise(self, values: Tensor) -> Tensor:
+        return (values - self.center) / self.spread.where(self.spread > 0, 1.0)
+
+
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
-    """Return the architecture of a network with the hidden layers that ``config`` describes. A search does not change
-    the slope of prelu, so this activation is a leaky ReLU with prelu's initial slope."""
+    """Return the architecture of a network with the hidden layers of ``config``, and with this number of ``inputs`` and
+    ``outputs``. A search does not change the slope of prelu, so it is a leaky ReLU with prelu's initial slope."""
     hidden_sizes = [config.proxy_hidden_size] * config.proxy_hidden_layer
     sizes = [inputs, *hidden_sizes, outputs]
     if config.proxy_activation_fn == "prelu":
@@ -32,19 +44,16 @@ def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
     return tensors
 
 
-def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-    """Change the first and the last layer of a network in place. It was fitted to standardised inputs and outputs, and
-    maps raw inputs to raw outputs afterwards. ``inputs`` are the mean and the standard deviation ``[in]`` by which
-    inputs were standardised, ``outputs`` the mean and the standard deviation ``[out]`` of the outputs."""
-    input_mean, input_std = inputs
-    output_mean, output_std = outputs
+def undo_scaling(layers: list[Layer], inputs: Scale, outputs: Scale) -> None:
+    """Make a network that was fitted to standardised inputs and outputs map raw inputs to raw outputs. Its first and
+    last layer are changed in place. ``inputs`` and ``outputs`` are the scales by which they were standardised."""
     first_weight, first_bias = layers[0]
     last_weight, last_bias = layers[-1]
-    # W (x - mean) / std + b equals (W / std) x + (b - (W / std) mean).
-    first_weight.div_(input_std)
-    first_bias.sub_(first_weight @ input_mean[:, None])
-    last_weight.mul_(output_std[:, None])
-    last_bias.mul_(output_std[:, None]).add_(output_mean[:, None])
+    # W (x - center) / spread + b equals (W / spread) x + (b - (W / spread) center).
+    first_weight.div_(inputs.spread)
+    first_bias.sub_(first_weight @ inputs.center[:, None])
+    last_weight.mul_(outputs.spread[:, None])
+    last_bias.mul_(outputs.spread[:, None]).add_(outputs.center[:, None])
 
 
 @torch.no_grad()
@@ -58,8 +67,8 @@ def fit(
     batch_size: int | None = 512,
     cross_entropy: bool = False,
 ) -> Tensor:
-    """Fit ``mlp`` to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``, from ``parameters [M, P]``. Return
-    new parameters ``[M, P]``.
+    """Fit the network ``mlp`` of M members to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``. Training
+    starts from ``parameters [M, P]``, which are not changed. Return the fitted parameters ``[M, P]``.
 
     Adam minimises the squared error or, with ``cross_entropy``, the cross entropy between one-hot ``targets`` and the
     softmax of the outputs. It makes ``updates`` updates (None: 4000), each on a random batch of ``batch_size`` rows

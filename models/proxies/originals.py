@@ -57,9 +57,9 @@ def _read_learning_environments(content: Any) -> Original:
     activation, agent_name = environment["activation_fn"], search["agent_name"]
     if not all(isinstance(name, str) for name in (game, activation, agent_name)):
         raise ValueError("its environment, activation or agent is no name")
-    tensors, last_layers = _rename_tensors(content["model"])
+    tensors = _rename_tensors(content["model"])
     settings = {
-        "proxy_hidden_layer": last_layers["reward"],
+        "proxy_hidden_layer": sum(re.fullmatch(r"reward\.\d+\.weight", name) is not None for name in tensors) - 1,
         "proxy_hidden_size": len(tensors["reward.0.weight"]),
         "proxy_activation_fn": activation,
     }
@@ -76,14 +76,12 @@ def _read_learning_environments(content: Any) -> Original:
     return Original("reward", game, settings | {"mode": int(environment["reward_env_type"])}, agents, tensors)
 
 
-def _rename_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
-    """Return the weights and biases of the state dict ``model`` by their names in `understudy`, and the index of the
-    last layer of each network (-1 without layers). For example, ``env.state_net.0.weight`` becomes
-    ``state.0.weight``, and ``env.reward_net``, the only weight of a linear network, ``reward.0.weight``. Tensors named
-    ``weight`` with a single number are slopes of PReLU, and are left out. Raises ValueError for tensors of other
-    networks."""
+def _rename_tensors(model: Any) -> Arrays:
+    """Return the weights and biases of the state dict ``model`` by their names in `understudy`. For example,
+    ``env.state_net.0.weight`` becomes ``state.0.weight``, and ``env.reward_net``, the only weight of a linear network,
+    ``reward.0.weight``. Slopes of PReLU, a single number each, are left out. Raises ValueError for other tensors."""
     tensors: Arrays = {}
-    last_layers = {"state": -1, "reward": -1, "done": -1}
+    last_layers = {"state": -1, "reward": -1, "done": -1}  # index of the latest layer of each network
     for key, tensor in model.items():
         # For example, "env.state_net.2.bias" is the part "bias" of the network "state".
         match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
@@ -98,7 +96,7 @@ def _rename_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
         else:
             last_layers[name] += 1
             tensors[f"{name}.{last_layers[name]}.weight"] = np.atleast_2d(value)  # a vector is a single row
-    return tensors, last_layers
+    return tensors
 
 
 def _read_synthetic_gymnax(content: bytes) -> Original:

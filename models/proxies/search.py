@@ -228,18 +228,18 @@ class SearchConfig:
             }
         if self.test_limit_first is not None:
             assert self.test_limit is not None
-            first_generation, last_generation = self.test_limit_grows
-            clipped_generation = min(max(generation, first_generation), last_generation)
-            elapsed, duration = clipped_generation - first_generation, last_generation - first_generation
-            growth = (self.test_limit - self.test_limit_first) * elapsed // duration
+            start, end = self.test_limit_grows  # generations
+            elapsed = min(max(generation, start), end) - start
+            growth = (self.test_limit - self.test_limit_first) * elapsed // (end - start)
             changes["test_limit"] = self.test_limit_first + growth
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
 @functools.cache
 def load_presets(kind: str) -> Any:
-    """Load ``presets.yaml`` from the folder of a ``kind`` of proxy, with tuples in place of lists. For example,
-    ``load_presets("synthetic")["presets"]["mdp"]["paper"]`` are the settings of the preset "paper" of an MDP."""
+    """Load the default settings for a ``kind`` of proxy ("synthetic", "reward") from its ``presets.yaml``, with lists
+    as tuples. For example, ``load_presets("synthetic")["presets"]["mdp"]["paper"]`` are the settings of a preset of an
+    MDP."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -256,6 +256,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
     plateau_settings = ("early_out_virtual_diff", "plateau_floor")
     names = [name for name in field_types(type(config)) if name.startswith("second_")]
     second_phase_settings = tuple(name for name in names if name != "second_phase")
+    # A rule is a condition, the settings that have no effect if it holds, and the reason.
     return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
@@ -270,7 +271,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
 
 
 def validate(config: SearchConfig) -> str | None:
-    """Return the first error in a combination of settings as one line, None if there is none."""
+    """Return the first error in a combination of settings as one line for the user, None if there is none."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.strategy == "ars" and not config.mirrored:

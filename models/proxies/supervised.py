@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.losses import transition_losses
-from models.proxies.fitting import fit, undo_scaling
+from models.proxies.fitting import Scale, fit, undo_scaling
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
 from models.streams import Streams
@@ -50,12 +50,11 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions. A random ``fraction`` of the pieces of episodes, at least one
-        piece, is held out."""
+        """Split into training and held-out transitions. A random ``fraction`` of the pieces (at least one) is held
+        out."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
-        permutation = streams.uniform(len(starts))[0].argsort()  # by the stream of the only member
-        held_out_pieces = permutation[:count]
+        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # by the stream of the only member
         rows = torch.arange(len(self.obs))
         piece_of_row = torch.bucketize(rows, starts, right=True) - 1  # [N], the last piece that starts at or before it
         held_out = torch.isin(piece_of_row, held_out_pieces)
@@ -63,25 +62,25 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """A fit of the networks of an MDP to ``transitions``: scales of inputs and outputs, losses and errors.
+    """The losses and the errors of a synthetic environment that is fitted to recorded ``transitions`` by the caller.
 
     During the fit, inputs, next states and rewards are standardised, and the done network outputs a logit.
-    ``output_scales`` maps the name of a network to mean and standard deviation of its outputs. An output that never
-    varies in the data has standard deviation 0, so that the network outputs a constant."""
+    ``output_scales`` maps the name of a network to the scale of its outputs. If an output never varies in the data, the
+    network outputs a constant in the end."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks = networks
         self.largest = transitions.obs.abs().amax(0)  # [S], the largest absolute value of each number of a state
         inputs, terminated = self.inputs(transitions), transitions.terminated
         input_std = _std(inputs)
-        self.input_center, self.input_spread = inputs.mean(0), input_std.where(input_std > 0, 1.0)
+        self.input_scale = Scale(inputs.mean(0), input_std.where(input_std > 0, 1.0))
         if terminated.min() < terminated.max():
-            done_scale = (torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
+            done_scale = Scale(torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
         else:
-            done_scale = (terminated[:1], torch.zeros(1))  # the constant of all rows
+            done_scale = Scale(terminated[:1], torch.zeros(1))  # the constant of all rows
         self.output_scales = {
-            "state": (transitions.next_obs.mean(0), _std(transitions.next_obs)),
-            "reward": (transitions.reward.mean()[None], _std(transitions.reward[:, None])),
+            "state": Scale(transitions.next_obs.mean(0), _std(transitions.next_obs)),
+            "reward": Scale(transitions.reward.mean()[None], _std(transitions.reward[:, None])),
             "done": done_scale,
         }
 
@@ -93,9 +92,9 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
-        standardised_inputs = (self.inputs(rows) - self.input_center) / self.input_spread  # [N, A + S]
-        inputs = standardised_inputs.T[None]  # [1, A + S, N]
+        """Compute the losses of the three networks with the weights ``flat [1, D]`` on a batch ``rows`` of transitions.
+        Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
+        inputs = self.input_scale.standardise(self.inputs(rows)).T[None]  # [1, A + S, N]
         mlps, parameters = self.networks.mlps, self.networks.split(flat)
         layers = {name: mlps[name].layers(parameters[name]) for name in PARTS}
         traces = {name: mlps[name].forward(layers[name], inputs) for name in PARTS}  # the last item is the output
@@ -112,15 +111,11 @@ class Fit:
         return losses.detach(), gradient
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the standardised next states ``[N, S]`` and rewards ``[N, 1]``, and ``terminated [N, 1]``."""
-        next_state = self.standardise("state", rows.next_obs)
-        reward = self.standardise("reward", rows.reward[:, None])
+        """Return the networks' targets: standardised next states ``[N, S]`` and rewards ``[N, 1]``, ``terminated [N,
+        1]``."""
+        next_state = self.output_scales["state"].standardise(rows.next_obs)
+        reward = self.output_scales["reward"].standardise(rows.reward[:, None])
         return next_state, reward, rows.terminated[:, None]
-
-    def standardise(self, name: str, values: Tensor) -> Tensor:
-        """Standardise ``values [N, out]`` of outputs of network ``name``. Numbers that never vary are only centred."""
-        center, spread = self.output_scales[name]
-        return (values - center) / spread.where(spread > 0, 1.0)
 
     def convert_to_raw_units(self, flat: Tensor) -> Tensor:
         """Convert the parameters ``flat [1, D]`` of a fit, for standardised inputs and outputs, to parameters for raw
@@ -128,12 +123,12 @@ class Fit:
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.mlps[name].layers(self.networks.split(flat)[name])  # views of ``flat``
-            undo_scaling(layers, (self.input_center, self.input_spread), output_scale)  # changes ``flat``
+            undo_scaling(layers, self.input_scale, output_scale)  # changes ``flat``
         return flat
 
     def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network, if there is one, and change its part of ``flat [1, D]``. Its targets are its
-        normal noise times half of the largest absolute value of each number of a state."""
+        """Fit the initial-state network, if there is one, to initial states that are spread widely: normal noise times
+        half of the largest absolute value in the data. Its weights in ``flat [1, D]`` are changed in place."""
         if "initial" in self.networks.mlps:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent_size)
@@ -141,15 +136,14 @@ class Fit:
             parameters.copy_(fit(self.networks.mlps["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``.
-
-        ``obs_loss`` and ``reward_loss`` are mean squared errors, ``termination_loss`` is a cross-entropy
-        (`transition_losses`). ``ends_missed`` is the fraction of terminations that the done network does not predict,
-        ``ends_false`` the fraction of other steps in which it predicts a termination. An error without data is NaN.
-        """
+        """Return errors of the synthetic environment with the weights ``flat [1, D]`` on the transitions ``rows``: the
+        errors of `rollout_errors`, and errors of single steps. ``obs_loss`` and ``reward_loss`` are mean squared
+        errors, ``termination_loss`` is a cross-entropy. ``ends_missed`` is the fraction of terminations that the done
+        network does not predict, ``ends_false`` the fraction of other steps in which it predicts a termination. An
+        error without data is NaN."""
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])  # steps of one member
-        next_state = self.standardise("state", out.next_state[0])  # [N, S]
-        reward = self.standardise("reward", out.reward.T)  # [N, 1]
+        next_state = self.output_scales["state"].standardise(out.next_state[0])  # [N, S]
+        reward = self.output_scales["reward"].standardise(out.reward.T)  # [N, 1]
         logit = out.done.T - ENDS_ABOVE  # `convert_to_raw_units` has added `ENDS_ABOVE`
         losses = transition_losses(next_state, reward, logit, *self.fit_targets(rows))
         errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
@@ -163,7 +157,7 @@ class Fit:
         ``rollout_error`` is the error of the state after the last step of a piece: the root mean square over its
         numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
         which the done network is wrong in at least one step."""
-        environment = self.networks.with_weights(flat)
+        environment, state_scale = self.networks.with_weights(flat), self.output_scales["state"]
         num_rows, starts = len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state = rows.obs[starts]
@@ -174,7 +168,7 @@ class Fit:
             recorded_steps = rows.select((starts + step).clamp(max=num_rows - 1))  # not used if a piece has ended
             out = environment.step(state[None], recorded_steps.action[None])
             state = out.next_state[0]
-            difference = self.standardise("state", state) - self.standardise("state", recorded_steps.next_obs)
+            difference = state_scale.standardise(state) - state_scale.standardise(recorded_steps.next_obs)
             # A state that is no number any more has an infinite error.
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
             error = step_error.where(running, error)

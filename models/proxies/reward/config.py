@@ -87,16 +87,16 @@ class Config(SearchConfig, NetworkConfig, Reward):
     """A population of reward networks, and the search in which it trains and tests fresh agents."""
 
 
-def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
+def proxy_defaults(choices: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the default settings of the learned reward, of the search and of the agents that train with the reward,
-    for ``game`` and ``values``, the settings that the user has chosen. Defaults of the preset are overridden by
-    defaults of the game, and these by defaults of the mode. If preset "cheap" has no defaults for a game, it has the
-    defaults of "recipe". Raises SettingError for an unknown preset."""
-    preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
+    ``{name: value}``, for the environment ``game``. ``choices`` are the settings that the user has chosen. Defaults of
+    the preset are overridden by defaults of the game, and these by defaults of the mode. If preset "cheap" has no
+    defaults for a game, it has the defaults of "recipe". Raises SettingError for an unknown preset."""
+    preset, mode = choices.get("preset", Config.preset), choices.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
     game = game.partition(",")[0]  # name without parameters
-    tuned_game = "cartpole-200" if game == "cartpole" else game  # the tables have one entry for both
+    tuned_game = "cartpole-200" if game == "cartpole" else game  # presets.yaml has one entry for both
     tables = load_presets("reward")
     game_defaults = tables["games"].get(preset, {}).get(tuned_game, {})
     if preset == "cheap" and not game_defaults:
@@ -106,12 +106,12 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     mode_defaults = tables["modes"].get(preset, {}).get(tuned_game, {}).get(mode_number, {})
     defaults = tables["presets"][preset] | game_defaults | mode_defaults
     if preset == "teacher":
-        defaults |= tables["teacher_agents"].get(str(values.get("agent")), {})
-    num_agents = len(str(values.get("agent", "")).split(","))
+        defaults |= tables["teacher_agents"].get(str(choices.get("agent")), {})
+    num_agents = len(str(choices.get("agent", "")).split(","))  # "DDQN,PPO" are two
     agents_per_proxy = int(str(defaults.get("agents_per_proxy", 1)))
     if agents_per_proxy % num_agents:  # there must be equally many agents of each kind
         defaults["agents_per_proxy"] = num_agents
-    solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
+    solved_reward = choices.get("solved_reward", defaults.get("solved_reward"))
     if solved_reward is None:  # a game without a known threshold
         defaults["choose_by"] = "return"
         if preset == "paper":
@@ -134,6 +134,7 @@ def ineffective(config: Config) -> dict[str, str]:
     layers = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
     inputs = ("rn_input_center", "rn_input_spread")
     network = (*layers, *inputs, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
+    # A rule is a condition, the settings that have no effect if it holds, and the reason.
     return search.ineffective(config) | reasons_by_setting(
         (config.mode == 0, network, "mode is 0, the task's own reward"),
         (config.mode in (101, 102), (*layers, *inputs), linear_reason),
@@ -145,7 +146,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
-    """Return the first error in a combination of settings as one line, None if there is none."""
+    """Return the first error in a combination of settings as one line for the user, None if there is none."""
     for name in ("scored_by", "second_scored_by"):
         if getattr(config, name) == "target":
             return f"{name} is 'target', but a learned reward has none; allowed: agents"

@@ -41,7 +41,7 @@ class Networks:
             if values and len(values) != obs_size:
                 raise SettingError(f"{name} is {list(values)}; allowed here: {obs_size} numbers, or none", name)
         self.linear = self.mode.info and not self.mode.state
-        num_inputs = obs_size * self.mode.state + info_size * self.mode.info
+        num_inputs = (obs_size if self.mode.state else 0) + (info_size if self.mode.info else 0)
         num_inputs = max(1, num_inputs)  # mode 0 has an unused network
         mlp = fitting.make_mlp(config, num_inputs, 1)
         self.mlps = {"reward": mlp}
@@ -77,9 +77,9 @@ class Networks:
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit phi, without its output scale, to ``targets [N]`` on ``states [N, S]``, from the parameters ``flat [M,
-        size]``. Return new parameters ``[M, size]``."""
-        if self.config.rn_output == "symexp":  # the inverse function, because symexp follows the network
+        """Fit the reward networks of M members so that phi (without its output scale) is ``targets [N]`` in ``states
+        [N, S]``. Training starts from the parameters ``flat [M, size]``. Return new parameters ``[M, size]``."""
+        if self.config.rn_output == "symexp":  # phi is symexp of the network's output, so this is the inverse function
             targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
             states = states - torch.tensor(self.config.rn_input_center)
@@ -90,23 +90,24 @@ class Networks:
         return torch.cat([weights, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit phi as `fit` does, but to inputs and targets that are scaled to mean 0 and variance 1. Then the first and
-        the last layer are changed to undo this scaling."""
-        state_mean, state_std = states.mean(0), states.std(0)
-        state_std = state_std.where(state_std > 1e-6, 1.0)  # numbers that do not vary are only centred
-        target_mean, target_std = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
-        flat = self.fit(flat, (states - state_mean) / state_std, (targets - target_mean) / target_std)
+        """Fit phi as `fit` does, but to states and targets that are scaled to mean 0 and variance 1, which is easier.
+        Then the first and the last layer are changed so that phi has its original units."""
+        state_std = states.std(0)
+        state_scale = fitting.Scale(states.mean(0), state_std.where(state_std > 1e-6, 1.0))
+        target_scale = fitting.Scale(targets.mean()[None], targets.std()[None].clamp(min=1e-6))
+        flat = self.fit(flat, state_scale.standardise(states), target_scale.standardise(targets))
         layers = self.mlps["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
-        fitting.undo_scaling(layers, (state_mean, state_std), (target_mean, target_std))  # changes ``flat``
+        fitting.undo_scaling(layers, state_scale, target_scale)  # changes ``flat``
         return flat
 
     def with_weights(self, flat: Tensor) -> "Phi":
-        """Return the function phi with the parameters ``flat [M, size]``."""
+        """Return the reward networks of M members with the parameters ``flat [M, size]``, as a function."""
         return Phi(self, flat)
 
 
 class Phi:
-    """The reward network phi of M members with their parameters."""
+    """The reward networks phi of M members with their parameters ``flat [M, size]``: a function from observations, the
+    info of a step, or both to one number for each environment."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
@@ -123,16 +124,16 @@ class Phi:
 
     @torch.no_grad()
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate the reward network: ``obs [M, E, S]`` and ``info [M, E, I]`` (the environment's) -> ``[M, E]``."""
+        """Return phi ``[M, E]`` for ``obs [M, E, S]`` and the info of a step, ``info [M, E, I]`` (None if unused)."""
         if self.table is not None:
             return (obs * self.table.unsqueeze(1)).sum(2)  # exact, because only the term of one cell is not 0
         return self._evaluate(obs, info)
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, info: Any = None) -> Tensor:
-        """Evaluate the reward network without the table. The result is 0 for mode 0, in which phi has no inputs."""
+        """Return phi as a call does, but computed by the network, not read from the table."""
         mode = self.networks.mode
-        if not (mode.state or mode.info):
+        if not (mode.state or mode.info):  # mode 0, in which phi has no inputs
             return obs.new_zeros(obs.shape[:2])
         if self._layers is None:  # one weight per number in info
             return self._to_phi((info * self.flat[:, None, : self.networks.network_size]).sum(2))
@@ -146,7 +147,8 @@ class Phi:
         return self._to_phi(outputs[:, 0])
 
     def _to_phi(self, outputs: Tensor) -> Tensor:
-        """Return phi from the ``outputs [M, E]`` of the network: times the output scale, then symexp if chosen."""
+        """Return phi from the ``outputs [M, E]`` of the network: the outputs times the output scale or, with the
+        setting ``rn_output`` "symexp", the function symexp of this product."""
         phi = outputs * self._scale
         if not self.uses_symexp:
             return phi

@@ -168,64 +168,64 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 _PREPARED = frozenset({*SOLVED, *_GAME_DEFAULTS})  # games for which presets have settings
 
 
-def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Return the default of the setting ``agent``, such as "PPO,DDQN", for ``values``, the settings that the user has
-    chosen, and for ``continuous`` or discrete actions. In preset "published" several agents take turns, as in Liesen et
-    al. 2024."""
-    if values.get("preset") == "published":
+def usual_agents(choices: Mapping[str, Any], continuous: bool) -> str:
+    """Return the default of the setting ``agent``, the agents that train on proxies, such as "PPO,DDQN". ``choices``
+    are the settings that the user has chosen, and ``continuous`` is whether actions are. In preset "published" several
+    agents take turns, as in Liesen et al. 2024."""
+    if choices.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
 
 
-def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for ``game``
-    and ``values``, the settings that the user has chosen. Defaults of the preset are overridden by defaults of the
-    agents on a bandit, and these by defaults of the game. Raises SettingError for an unknown proxy or preset, and for a
-    preset that does not fit the other choices."""
+def proxy_defaults(choices: Mapping[str, Any], game: str) -> dict[str, object]:
+    """Return the default settings of the synthetic environment, of the search and of the agents that train in it,
+    ``{name: value}``, for the real environment ``game``. ``choices`` are the settings that the user has chosen.
+    Defaults of the preset are overridden by defaults of the agents on a bandit, and these by defaults of the game.
+    Raises SettingError for an unknown proxy or preset, and for a preset that does not fit the other choices."""
     game = game.partition(",")[0]  # name without parameters
-    proxy, preset = _proxy_and_preset(values, game)
-    agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
+    proxy, preset = _proxy_and_preset(choices, game)
+    agents = [name.strip() for name in str(choices.get("agent", "DDQN")).split(",")]
     _check_preset(preset, proxy, agents)
     tables = load_presets("synthetic")
-    tuned_game = "cartpole" if game == "cartpole-200" else game  # the tables have one entry for both
+    tuned_game = "cartpole" if game == "cartpole-200" else game  # presets.yaml has one entry for both
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | tables["presets"][proxy][preset]
     if proxy == "bandit":
         # A search that starts from a policy uses the states that the policy visits. They lie close to each other, as
         # the states of a clone do, so the agents of such a search get the defaults of agents on a clone.
-        has_start = values.get("start_from") is not None
+        has_start = choices.get("start_from") is not None
         starts_from_policy = preset == "two_stage" and has_start and game not in _PREPARED
         is_clone = preset == "clone" or starts_from_policy
-        has_cells = values.get("first_states") == "cells"
+        has_cells = choices.get("first_states") == "cells"
         defaults |= _agent_defaults(agents, tuned_game, is_clone, has_cells)
         if starts_from_policy:
             defaults["deploy_steps"] = tables["presets"]["bandit"]["clone"]["inner_steps"]
     defaults |= tables["games"][proxy].get(preset, {}).get(tuned_game, {})
-    default_reward: Any = defaults.get("solved_reward")
-    if proxy == "bandit" and values.get("test_limit") is not None and default_reward is not None and default_reward < 0:
+    solved_reward: Any = defaults.get("solved_reward")
+    if proxy == "bandit" and choices.get("test_limit") is not None and solved_reward is not None and solved_reward < 0:
         defaults["solved_reward"] = None  # steps have a price, so in shorter episodes any policy might reach it
-    if values.get("solved_reward", defaults.get("solved_reward")) is None:
+    if choices.get("solved_reward", defaults.get("solved_reward")) is None:
         defaults["quit_when_solved"] = False
     if preset == "broad" and len(agents) > 1:
         defaults["generations"] = 80  # twice the preset's 40, because each generation has two kinds of agents
-    if values.get("strategy") == "nes":
+    if choices.get("strategy") == "nes":
         defaults["eval_every"] = 1  # score_transform 5 to 7 need it
     return defaults
 
 
-def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset, such as ("mdp", "recipe"). Each is the user's choice in ``values``, else the
-    default of ``game``, else the default of all games. The default of the game is skipped if it does not fit the user's
-    other choice: the default proxy of pendulum is a bandit, but with preset "paper", which is for an MDP, it is an
-    MDP."""
+def _proxy_and_preset(choices: Mapping[str, Any], game: str) -> tuple[Any, Any]:
+    """Return the kind of synthetic environment and its preset, such as ("mdp", "recipe"). Each is the user's choice in
+    ``choices``, else the default of ``game``, else the default of all games. The default of the game is skipped if it
+    does not fit the user's other choice: the default proxy of pendulum is a bandit, but with preset "paper", which is
+    for an MDP, it is an MDP."""
     presets = load_presets("synthetic")["presets"]  # proxy -> preset -> settings
     default_proxy, default_preset = _GAME_DEFAULTS.get(game, (Config.proxy, Config.preset))
-    if "preset" in values and values["preset"] not in presets[default_proxy]:
+    if "preset" in choices and choices["preset"] not in presets[default_proxy]:
         default_proxy = Config.proxy
-    proxy = values.get("proxy", default_proxy)
+    proxy = choices.get("proxy", default_proxy)
     if default_preset not in presets.get(proxy, ()):
         default_preset = Config.preset
-    return proxy, values.get("preset", default_preset)
+    return proxy, choices.get("preset", default_preset)
 
 
 def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
@@ -244,9 +244,10 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
 
 
 def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
-    """Return the default settings of ``agents`` that train on a bandit of ``game``. The bandit may be the clone of a
-    policy (``is_clone``), and its first states may then be cells of a grid (``has_cells``). With several agents, the
-    names of settings have the name of the agent as a prefix (``PPO_lr``)."""
+    """Return the default settings of ``agents``, such as ["PPO", "DDQN"], that train on a bandit (a synthetic
+    environment with episodes of one step) of ``game``. The bandit may be the clone of a policy (``is_clone``), and its
+    first states may then be cells of a grid (``has_cells``). With several agents, the names of settings have the name
+    of the agent as a prefix (``PPO_lr``)."""
     tables = load_presets("synthetic")
     agent_tables = [tables["agents"]]  # each maps an agent to settings; later tables override earlier tables
     if not is_clone:
@@ -273,6 +274,7 @@ def ineffective(config: Config) -> dict[str, str]:
     fit_settings = tuple(field.name for field in fields(Supervised))
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
     table_settings = ("table_size", "table_episodes", "target_scale", "scale_obs")
+    # A rule is a condition, the settings that have no effect if it holds, and the reason.
     return search.ineffective(config) | reasons_by_setting(
         (supervised, search_settings, f"{preset}, which searches for nothing"),
         (not supervised, fit_settings, preset),
@@ -287,7 +289,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
-    """Return the first error in a combination of settings as one line, None if there is none."""
+    """Return the first error in a combination of settings as one line for the user, None if there is none."""
     if config.scale_obs and config.test_every is not None:
         return f"scale_obs is on, but test_every is {config.test_every}; allowed with scale_obs: null"
     if config.proxy == "bandit" and config.inner_rule == "plateau":
@@ -299,16 +301,18 @@ def validate(config: Config) -> str | None:
         return "raw_done is on, but preset is 'supervised', whose done is no share of an end; allowed: off"
     if config.preset == "supervised" and config.generations is None:
         return "total_steps has no effect with preset supervised; did you mean '--fit_updates'?"
-    for name in ("reward_form", "first_states", "pairs"):
-        value, default = getattr(config, name), getattr(Config, name)
-        if config.proxy != "bandit" and value != default:
-            line = f"{name} is {value!r}, but proxy is {config.proxy!r}"
-            return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
-    for name, allowed in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
-        value = getattr(config, name)
-        if config.reward_form == "free" and value not in (None, "agents"):  # all other values need a target
-            line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
-            return f"{line}; allowed: {allowed}, or a reward_form of {', '.join(FORMS[1:])}"
+    if config.proxy != "bandit":
+        for name in ("reward_form", "first_states", "pairs"):  # settings of a bandit
+            value, default = getattr(config, name), getattr(Config, name)
+            if value != default:
+                line = f"{name} is {value!r}, but proxy is {config.proxy!r}"
+                return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
+    if config.reward_form == "free":  # there is no target, which other values of these settings need
+        for name, allowed in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
+            value = getattr(config, name)
+            if value not in (None, "agents"):
+                line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
+                return f"{line}; allowed: {allowed}, or a reward_form of {', '.join(FORMS[1:])}"
     if config.pairs is not None and config.first_states != "table":
         line = f"first_states is {config.first_states!r}, but pairs is {config.pairs}"
         return f"{line}; allowed: table, or pairs null"

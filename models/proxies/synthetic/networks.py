@@ -59,17 +59,15 @@ class Networks:
         self.latent_size = 0  # inputs of the initial-state network; 0 without this network
         if learns_initial_states:
             self.latent_size = size if config.latent_size is None else config.latent_size
-        # The networks by name.
         if self.has_target:
-            self.mlps = {"target": make_mlp(config, size, self.action_size)}
+            self.mlps = {"target": make_mlp(config, size, self.action_size)}  # the networks by name
         else:
             outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
             self.mlps = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
         if self.latent_size:
             self.mlps["initial"] = make_mlp(config, self.latent_size, size)
         self.num_searched = sum(mlp.size for mlp in self.mlps.values())  # number of parameters that a search changes
-        # Further parameters of a bandit: scale of the inputs of its target, and a table of initial states.
-        self._fixed_shapes: dict[str, tuple[int, ...]] = {}
+        self._fixed_shapes: dict[str, tuple[int, ...]] = {}  # shapes of the other parameters, `fixed_tensors`
         if self.has_target:
             self._fixed_shapes |= {"target.center": (size,), "target.spread": (size,)}
         if self.num_table_rows:
@@ -77,9 +75,9 @@ class Networks:
         self.size = self.num_searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
 
     def initial(self, streams: Streams) -> Tensor:
-        """Sample initial parameters ``[M, size]``: the weights of the networks as ``proxy_init`` says, then the fixed
-        parameters. The table of states is standard normal, the target's center 0 and its spread 1. ``done_bias`` is
-        added to the last bias of the done network."""
+        """Sample initial parameters ``[M, size]``: the weights of the networks as the setting ``proxy_init`` says, then
+        the `fixed_tensors`. The table of states is standard normal, the target's center 0 and its spread 1. The setting
+        ``done_bias`` is added to the last bias of the done network."""
         weights = [mlp.initial(streams) for mlp in self.mlps.values()]
         if self.config.proxy_init == "normal":
             weights = []  # the samples above are not used, but they must advance the streams
@@ -109,12 +107,12 @@ class Networks:
         return flat
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]``, adapted to ``states [M, N, S]`` of the real environment.
-        The first of them become the table of initial states, if there is one.
+        """Return a copy of the parameters ``flat [M, size]`` of a bandit, adapted to ``states [M, N, S]`` of the real
+        environment. The first of them become its table of initial states, if it has one.
 
-        If ``scaled``, center and spread of a target's inputs become the mean and standard deviation of all N states. If
-        not, they remain, except that with ``target_scale`` "widest" a spread below the standard deviation is raised to
-        it.
+        A target standardises its inputs by a center and a spread. If ``scaled``, these become the mean and the standard
+        deviation of the N states. Otherwise they do not change, so that the target's actions remain the same. But with
+        the setting ``target_scale`` "widest", the spread is raised if the standard deviation is larger.
         """
         flat = flat.clone()
         fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
@@ -129,9 +127,9 @@ class Networks:
         return flat
 
     def limit_most_common_action(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [1, size]`` of a bandit with a target, whose table of initial states
-        is more balanced. If one discrete action is right in more than `_MAX_ACTION_SHARE` of the rows, agents learn to
-        choose it everywhere. So copies of other rows replace the rows that are too many."""
+        """Balance the table of initial states of a bandit with a target and discrete actions. If one action is right in
+        more than `_MAX_ACTION_SHARE` of the rows, agents learn to choose it everywhere. So copies of other rows replace
+        the rows that are too many. Return a copy of the parameters ``flat [1, size]`` with the new table."""
         flat = flat.clone()
         table = self.fixed_tensors(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
         actions = self.with_weights(flat).act(table)[0]
@@ -144,8 +142,8 @@ class Networks:
         return flat
 
     def with_scaled_states(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]`` whose states are scaled (`scale_states`) and whose rewards
-        are the same. The table is scaled, and the target scales its inputs no more."""
+        """Return a copy of the parameters ``flat [M, size]`` of bandits in which agents observe standardised states
+        (`scale_states`) and get the same rewards. The table is standardised, and the target's own scale is 1."""
         flat = flat.clone()
         fixed_tensors = self.fixed_tensors(flat)  # views, so writing to them changes ``flat``
         fixed_tensors["states.table"].copy_(scale_states(fixed_tensors["states.table"], fixed_tensors))
@@ -154,9 +152,9 @@ class Networks:
         return flat
 
     def fixed_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of a bandit that a search does not change, as views of all parameters ``flat [M,
-        size]``: with a target "target.center" and "target.spread" ``[M, S]``, the scale of its inputs, and with a table
-        of initial states "states.table" ``[M, rows, S]``."""
+        """Return the parameters of a bandit that a search does not change by name, as views of all parameters ``flat
+        [M, size]``. With a target, these are the mean and the standard deviation of its inputs, "target.center" and
+        "target.spread" ``[M, S]``. With a table of initial states, it is "states.table" ``[M, rows, S]``."""
         views, start = {}, self.num_searched
         for name, shape in self._fixed_shapes.items():
             end = start + math.prod(shape)
@@ -188,15 +186,15 @@ class Networks:
 
 
 class Program(Policy):
-    """Networks with their parameters, which compute steps of M synthetic environments. As a policy of M members, it
-    takes the actions with the highest reward, which a target network computes. With one hidden layer and no
+    """Networks with their parameters, which compute steps of M synthetic environments. Bandits with a target are also a
+    policy of M members: it takes the target's actions, which have the highest reward. With one hidden layer and no
     target, the networks of a step are joined to a wide network (`_fold`), so that a step takes two matrix products."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat, self.members = networks, flat, len(flat)
         self._action_indices = torch.arange(networks.action_size, device=flat.device)
         split_parameters = networks.split(flat)
-        self.step_networks = [name for name in networks.mlps if name != "initial"]  # their names
+        self._step_networks = [name for name in networks.mlps if name != "initial"]  # names of those that steps use
         self.layers = {name: mlp.layers(split_parameters[name]) for name, mlp in networks.mlps.items()}
         self.fixed_tensors = networks.fixed_tensors(flat)
         self.form = FORMS.get(networks.config.reward_form)  # difference of actions -> reward; None without a target
@@ -207,11 +205,11 @@ class Program(Policy):
             self.bounds = (low + high) / 2, (high - low) / 2
         self.is_folded = networks.config.proxy_hidden_layer == 1 and not networks.has_target
         if self.is_folded:
-            self._fold([self.layers[name] for name in self.step_networks])
+            self._fold([self.layers[name] for name in self._step_networks])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
-        """Join ``networks`` of two layers with the same inputs and width to one wide network, whose outputs are the
-        outputs of all networks. Weights are ``[M, out, in]`` and biases ``[M, out, 1]``."""
+        """Join networks to one wide network, whose outputs are the outputs of all. ``networks`` are the two layers of
+        each: weights ``[M, out, in]`` and biases ``[M, out, 1]``. They have the same inputs and width."""
         first_layers = [first_layer for first_layer, _ in networks]
         last_layers = [last_layer for _, last_layer in networks]
         # The inputs are the same, so weights are joined along the outputs. The transposes make outputs the last axis in
@@ -227,7 +225,7 @@ class Program(Policy):
             blocks.append(F.pad(weight, (units_before, units_after)))  # [M, out of this network, num_hidden]
         last_weight = torch.cat(blocks, 1)
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
-        mlp = self.networks.mlps[self.step_networks[0]]
+        mlp = self.networks.mlps[self._step_networks[0]]
         self._folded_mlp = MLP([num_inputs, num_hidden, num_outputs], mlp.activation, mlp.leak)
 
     @torch.no_grad()
@@ -245,7 +243,7 @@ class Program(Policy):
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]
         else:
             mlps, layers = self.networks.mlps, self.layers
-            outputs = torch.cat([mlps[name].forward(layers[name], inputs)[-1] for name in self.step_networks], 1)
+            outputs = torch.cat([mlps[name].forward(layers[name], inputs)[-1] for name in self._step_networks], 1)
         if self.networks.config.proxy == "bandit":
             reward = outputs[:, 0]
             return Outcome(state, reward, torch.ones_like(reward))
@@ -254,8 +252,7 @@ class Program(Policy):
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
         """Return rewards ``[M, E]``, which depend on the difference between the agent's ``action`` and the target
-        network's action. Discrete actions are compared as one-hot vectors. Continuous actions are first scaled to
-        [-1, 1] and clipped."""
+        network's action. Discrete actions become one-hot. Continuous actions are scaled to [-1, 1] and clipped."""
         assert self.form is not None
         outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
@@ -286,7 +283,7 @@ class Program(Policy):
         return middle + half * scaled_action.transpose(1, 2)
 
     def table_rows(self, rows: Tensor) -> Tensor:
-        """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the tables."""
+        """Look up initial states ``[..., M, E, S]`` in the members' tables, by row numbers ``rows [..., M, E]``."""
         table = self.fixed_tensors["states.table"]  # [M, rows, S]
         members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
@@ -300,12 +297,12 @@ class Program(Policy):
 
 
 def scale_states(states: Tensor, fixed_tensors: Mapping[str, Tensor]) -> Tensor:
-    """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed_tensors`."""
+    """Standardise ``states [M, N, S]`` as inputs of target networks, by their scale in `Networks.fixed_tensors`."""
     return (states - fixed_tensors["target.center"].unsqueeze(1)) / fixed_tensors["target.spread"].unsqueeze(1)
 
 
 def unscale_states(scaled_states: Tensor, fixed_tensors: Mapping[str, Tensor]) -> Tensor:
-    """Undo `scale_states`: return the states ``[M, N, S]`` that were scaled to ``scaled_states``."""
+    """Undo `scale_states`: return states ``[M, N, S]`` in the units of the real environment."""
     return fixed_tensors["target.center"].unsqueeze(1) + fixed_tensors["target.spread"].unsqueeze(1) * scaled_states
 
 
