@@ -22,9 +22,9 @@ MAX_BYTES = 100_000  # maximum size of a file of settings; a run's config.yaml h
 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
-    """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``
-    bytes. The file is not opened, because opening a pipe may block. A folder is no error here, because ``open`` has a
-    clear error for it."""
+    """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``. The
+    file is not opened, because opening a pipe may block. A folder is no error here, because ``open`` has a clear error
+    for it."""
     status = os.stat(path)  # raises the error for a missing file
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -74,9 +74,14 @@ def read_config(path: str) -> dict[str, list[str]]:
 
 
 def read_mapping(setting: str, path: str, example: str, allow_empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, an empty file is
-    an empty mapping. Raises SettingError for other content. The message names ``setting``, whose value is the ``path``,
-    and shows ``example``, a correct line."""
+    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. Raises SettingError for other content.
+
+    Args:
+        setting: The setting whose value is the ``path``, for messages.
+        path: The file.
+        example: A correct line of such a file, such as ``name: value``, for messages.
+        allow_empty: Whether an empty file is an empty mapping, and no error.
+    """
     try:
         text = read_text(path, MAX_BYTES, "utf-8-sig")  # this encoding skips a byte order mark
         with error_prefix(path):
@@ -105,7 +110,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return ``pairs`` of a name and a value as a mapping. Raises SettingError for a repeated name."""
+    """Return ``dict(pairs)`` for pairs of a name and a value. Raises SettingError for a repeated name."""
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if name in mapping:
@@ -124,6 +129,7 @@ class _TextLoader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Construct the mapping of a node, unless a name is repeated."""
         node_values = super().construct_mapping(node, deep)
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
             _unique_names([(key.value, None) for key, _ in node.value])  # raises the error about the repeated name

@@ -14,7 +14,7 @@ from models.settings import SettingError, closest
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
-_COUNTERPARTS = {"start_from": "teacher"}  # setting of an implementation -> flag of a command with the same meaning
+_COUNTERPARTS = {"start_from": "teacher"}  # setting of an implementation -> similar flag of a command, for messages
 
 
 def flags(
@@ -40,14 +40,16 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
-    property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
+    """Return the shell command that runs these settings, such as ``python trainer.py --implementation PPO ...``. It has
+    the settings that identify a run, such as ``seed`` (their property ``identity``), and the settings that differ from
+    their defaults, except names in ``without``."""
     run, values = settings.run, as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     valid_flags = flags_for_values(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
-        is_implied = name == end_setting(run.implementation) and value is None  # such as null epochs with `total_steps`
+        # ``total_steps`` implies that the other setting that ends the training, such as ``epochs``, is None.
+        is_implied = name == end_setting(run.implementation) and value is None
         if is_implied or name in without:
             continue
         flag = valid_flags[name]
@@ -58,9 +60,12 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting. Some settings, such as ``preset`` and ``proxy``, decide the defaults of
-    others. The defaults of the others are for the ``values`` (setting -> value) of these settings. They themselves have
-    the defaults of a run without flags, except for ``agent``, whose default is from the preset in ``values``."""
+    """Return name -> `Flag` for every setting, with the default that the setting has if the user sets only other
+    settings in ``values`` (setting -> value).
+
+    Settings such as ``preset`` and ``proxy`` decide the defaults of others, which are for the choices in ``values``.
+    They themselves have the defaults of a run without flags, except for ``agent``, whose default is from the preset.
+    """
     deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in deciding_flags if name in values}
     all_flags = {**flags(implementation, game, choices), **deciding_flags}
@@ -71,9 +76,9 @@ def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) 
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
-    """Return name -> `Flag` for settings that apply to several families of agents at once, such as ``lr`` for
-    ``DDQN_lr`` and ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the families. A
-    flag has the default of the families, or None if their defaults differ. Empty for agents of one family."""
+    """Return name -> `Flag` for settings that apply to agents of several families (algorithms) at once, such as ``lr``
+    for ``DDQN_lr`` and ``PPO_lr``. ``agents`` is the joint config of these agents (`models.mixture`). A flag has the
+    default of the families, or None if their defaults differ. Empty for agents of one family."""
     agent_flags = flags_of(agents, section)
     shared_flags: dict[str, Flag] = {}
     for name, prefixed_names in shared_settings(agents).items():  # "lr", ("DDQN_lr", "PPO_lr")
@@ -100,12 +105,12 @@ def parameters(game: str) -> dict[str, Flag]:
 
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has this
-    setting, that the name exists only as a flag, or which commands to agents exist. For any other name it suggests a
-    similar one. The message begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a setting in a file, and "" for a
-    keyword. If ``game`` is empty, parameters of games are not considered."""
+    setting, that the name exists only as a flag, or which goals ``command.return`` etc. exist. For any other name it
+    suggests a similar one. The message begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a setting in a file,
+    and "" for a keyword. If ``game`` is empty, parameters of games are not considered."""
     from envs.names import games_with
 
-    games = games_with(name.removeprefix("no_"))
+    games = games_with(name.removeprefix("no_"))  # the games that have a parameter with this name
     base_name, _, _ = game.partition(",")
     if game and games and base_name not in games:
         problem = f"has no effect with gamename {base_name}; it is a parameter of {', '.join(games)}"
@@ -130,17 +135,19 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_names: Sequence[str]) -> str | None:
-    """Return the setting in ``valid_flags``, or the one of ``other_names``, with the name or alias that is most similar
-    to ``name``, with a value if `HINTS` has one. Return None if no name is similar."""
+    """Return the setting that the user may mean with the unknown ``name``, such as ``discount`` for ``gama``. It is in
+    ``valid_flags`` or ``other_names``, and it or an alias of it is similar to ``name``. `HINTS` adds values to some.
+    Return None if no name is similar."""
     agent, _, setting = name.partition("_")
     if agent in implementations() and setting in valid_flags:  # PPO_lr exists only in runs of several agents
         return setting
     aliases = {**HINTS, **vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags)}
     aliases |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
-    settings_by_name = {
-        alias: original for alias, original in aliases.items() if original.partition(" ")[0] in valid_flags
-    }
+    suggestions: dict[str, str] = {}  # name or alias -> the setting to suggest for it
+    for alias, suggestion in aliases.items():
+        if suggestion.partition(" ")[0] in valid_flags:  # a value may follow, as in "accelerator gpu"
+            suggestions[alias] = suggestion
     negations = [f"no_{flag.name}" for flag in valid_flags.values() if flag.default is True]
-    settings_by_name |= {original: original for original in [*valid_flags, *negations, *other_names]}
-    similar_name = closest(name, settings_by_name)
-    return settings_by_name[similar_name] if similar_name else None
+    suggestions |= {original: original for original in [*valid_flags, *negations, *other_names]}
+    similar_name = closest(name, suggestions)
+    return suggestions[similar_name] if similar_name else None
