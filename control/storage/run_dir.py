@@ -56,13 +56,15 @@ def learn_folder(path: Path) -> Path | None:
 def version_folders(folder: Path) -> list[Path]:
     """Return the run folders ``version_K`` in ``folder`` (`parent`), oldest first. They are runs with the same
     implementation, environment and seed. Empty if the folder does not exist."""
-    paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_version_number)
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _VERSION.fullmatch(path.name)), key=_version_number)
 
 
 def newest_run(folder: Path) -> Path | None:
     """Return the newest run folder, ``version_K`` with the highest K, in ``folder`` (`parent`); None without any."""
-    return next(reversed(version_folders(folder)), None)
+    run_folders = version_folders(folder)
+    return run_folders[-1] if run_folders else None
 
 
 def find_proxy(path: Path) -> Path | None:
@@ -71,9 +73,11 @@ def find_proxy(path: Path) -> Path | None:
     such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
-    folders = (path, *version_folders(path)[-1:])
-    files = (folder / name for folder in folders for name in (PROXY_FILE, BANDIT))
-    return next(filter(Path.exists, files), None)
+    for folder in (path, newest_run(path)):
+        for name in (PROXY_FILE, BANDIT):
+            if folder is not None and (folder / name).exists():
+                return folder / name
+    return None
 
 
 def create(run: RunConfig, search: bool = False) -> Path:
@@ -195,9 +199,9 @@ def sync_to_disk(path: Path) -> None:
 
 
 class MetricsFile:
-    """A CSV file with one row per (epoch, seed): `KEYS`, then one column per TensorBoard tag, with empty cells for
-    missing measurements. An existing file is continued: it keeps its columns, and new tags become columns after them.
-    Raises SettingError if the file is not a table of this form."""
+    """Writes metrics.csv, with one row per (epoch, seed): the columns `KEYS`, then one column per TensorBoard tag, with
+    empty cells for missing measurements. An existing file is continued: it keeps its columns, and new tags become
+    columns after them. Raises SettingError if the file is not a table of this form."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -208,8 +212,10 @@ class MetricsFile:
     def append(self, *rows: Mapping[str, float]) -> None:
         """Append ``rows``, mappings of `KEYS` and tags to numbers, and write them at once. If a tag has no column yet,
         the file is written again with a new column."""
-        tags = dict.fromkeys(tag for row in rows for tag in row)  # all tags without repetitions, in order
-        if new_columns := [tag for tag in tags if tag not in self.columns]:
+        new_columns: list[str] = []
+        for row in rows:
+            new_columns += [tag for tag in row if tag not in (*self.columns, *new_columns)]
+        if new_columns:
             self.columns += new_columns
             _, rows_in_file = _read(self.path)
             self._write(rows_in_file)
@@ -237,7 +243,9 @@ class MetricsFile:
         with atomic_file(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
-            writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells, _ in rows)
+            for cells, _ in rows:
+                num_missing = len(self.columns) - len(cells)
+                writer.writerow(cells + [""] * num_missing)
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
@@ -261,7 +269,8 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
 def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
     """Return the names of the columns of a metrics.csv, and an iterator of its rows. Both are empty without a file."""
     lines = _lines(path)
-    columns, _ = next(lines, ([], ()))  # the first line
+    no_line: Row = ([], ())
+    columns, _ = next(lines, no_line)
     return columns, lines
 
 
