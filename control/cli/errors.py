@@ -40,9 +40,8 @@ def user_messages(error: BaseException) -> list[str] | None:
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the message of an error that the user can correct, as one line. These errors are UserError, a full disk, a
-    file without access, too little memory, and a missing Python module. Return None for any other error, which is a
-    bug."""
+    """Return the message of an error that the user can correct, as one line: a UserError, a full disk, a file without
+    access, too little memory, or a missing Python module. Return None for any other error, which is a bug."""
     understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
     if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
         return _printable(str(error))

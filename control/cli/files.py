@@ -22,9 +22,8 @@ MAX_BYTES = 100_000  # maximum size of a file of settings; a run's config.yaml h
 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
-    """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``. The
-    file is not opened, because opening a pipe may block. A folder is no error here, because ``open`` has a clear error
-    for it."""
+    """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``,
+    without opening it, because opening a pipe may block. A folder passes, because ``open`` has a clear error for it."""
     status = os.stat(path)  # raises the error for a missing file
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -74,18 +73,18 @@ def read_config(path: str) -> dict[str, list[str]]:
 
 
 def read_mapping(setting: str, path: str, example: str, allow_empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. Raises SettingError for other content.
-
-    Args:
-        setting: The setting whose value is the ``path``, for messages.
-        path: The file.
-        example: A correct line of such a file, such as ``name: value``, for messages.
-        allow_empty: Whether an empty file is an empty mapping, and no error.
-    """
+    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, an empty file is
+    an empty mapping. Raises SettingError for other content. The message names the ``setting`` whose value is ``path``,
+    and shows ``example``, a correct line such as ``name: value``."""
     try:
         text = read_text(path, MAX_BYTES, "utf-8-sig")  # this encoding skips a byte order mark
         with error_prefix(path):
-            content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
+            if path.lower().endswith(".json"):
+                content = json.loads(
+                    text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str
+                )
+            else:
+                content = yaml.load(text, _TextLoader)
         if content is None and allow_empty:  # YAML without content is None
             return {}
         if isinstance(content, dict):
@@ -102,11 +101,6 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
         place = f", line {mark.line + 1}" if mark else ""
         problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
     raise SettingError(f"{setting} is {path!r}: {problem}")
-
-
-def _parse_json(text: str) -> Any:
-    """Parse JSON, with numbers as text. Raises SettingError for a repeated name in a mapping."""
-    return json.loads(text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str)
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -67,14 +67,9 @@ OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allow
 
 
 def help_text(defaults: Settings, words: Sequence[str], command: str | None, is_default: bool) -> str:
-    """Return the help page for a command line. Raises SettingError if no setting contains the ``words``.
-
-    Args:
-        defaults: The settings of the run without further flags.
-        words: The words after ``--help``, such as ``["discount"]``.
-        command: The command on the command line, such as ``plot``; None for training.
-        is_default: Whether the user chose no implementation.
-    """
+    """Return the help page for the ``words`` after ``--help``, such as ``["discount"]``, and for ``command``, a command
+    such as ``plot``, or None for training. ``defaults`` are the settings of the run without further flags.
+    ``is_default`` says that the user chose no implementation. Raises SettingError if no setting contains the words."""
     valid_flags = flags_of_settings(defaults)
     shows_all = words == ["all"]
     if words and not shows_all:
@@ -94,8 +89,7 @@ def in_colours(page: str) -> str:
 
 
 def _first_page(valid_flags: Flags) -> str:
-    """Return the page of ``--help`` alone: examples, the names of implementations and games, and the settings and
-    commands to begin with."""
+    """Return the page of ``--help`` alone: examples, names of implementations and games, and settings to begin with."""
     settings = []
     for name in _FIRST_SETTINGS:
         flag = valid_flags[name]
@@ -127,8 +121,7 @@ def _implementations_and_games() -> list[str]:
 
 
 def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
-    """Return the page of ``--plot --help`` or of another ``command``, with its settings. ``families`` are the folder
-    names of the algorithms of the run, whose aliases of settings are listed."""
+    """Return the page with the settings of a ``command``, such as ``--plot --help``."""
     usage = f"usage: python trainer.py --{command} "
     if valid_flags[command].type.item is not bool:
         usage += f"{_metavar(valid_flags[command])} "
@@ -169,8 +162,8 @@ def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default:
             f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
             f"Without brackets, all implementations have the setting, and the default is of {first}."
         )
-        num_owners = len(implementations())
-        notes = {name: f"of {', '.join(names)}" for name, names in owners.items() if len(names) < num_owners}
+        some_owners = {name: names for name, names in owners.items() if len(names) < len(implementations())}
+        notes = {name: f"of {', '.join(names)}" for name, names in some_owners.items()}
     shown_flags = []
     # First the setting with the name ``text``, then settings with the text in their name, then all others.
     for flag in sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name)):
@@ -186,8 +179,7 @@ def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
 
 
 def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
-    """Return the help page of a training run: with all settings, ranges and sources if ``full``, otherwise with the
-    usual settings of training that have an effect."""
+    """Return the help page of a training run: with all settings if ``full``, otherwise with the usual ones."""
     notes = _notes_without_effect(defaults, valid_flags)
     listed = list(valid_flags.values())
     if not full:  # settings of training that have an effect; commands to the agent have no owner
@@ -217,8 +209,7 @@ def _wrap(text: str, indent: str = "") -> str:
 def _groups(
     listed: Sequence[Flag], implementation: str, notes: Mapping[str, str], families: Sequence[str] | None
 ) -> list[str]:
-    """Return the lines for the ``listed`` settings, with a heading for each section. ``notes`` and ``families`` are as
-    in `_entries`."""
+    """Return the lines for the ``listed`` settings (`_entries`), with a heading for each section."""
     config_class = family(implementation).config
 
     def sort_key(flag: Flag) -> tuple[bool, bool, bool, bool, int]:

@@ -48,8 +48,7 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     valid_flags = flags_for_values(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
-        # ``total_steps`` implies that the other setting that ends the training, such as ``epochs``, is None.
-        is_implied = name == end_setting(run.implementation) and value is None
+        is_implied = name == end_setting(run.implementation) and value is None  # such as null epochs with `total_steps`
         if is_implied or name in without:
             continue
         flag = valid_flags[name]
@@ -60,12 +59,9 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting, with the default that the setting has if the user sets only other
-    settings in ``values`` (setting -> value).
-
-    Settings such as ``preset`` and ``proxy`` decide the defaults of others, which are for the choices in ``values``.
-    They themselves have the defaults of a run without flags, except for ``agent``, whose default is from the preset.
-    """
+    """Return name -> `Flag` for every setting. The default of a flag is for the choices in ``values`` (setting ->
+    value) that decide it, such as ``preset`` and ``proxy``. These themselves have the defaults of a run without flags,
+    except for ``agent``, whose default is from the preset."""
     deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in deciding_flags if name in values}
     all_flags = {**flags(implementation, game, choices), **deciding_flags}
@@ -104,10 +100,10 @@ def parameters(game: str) -> dict[str, Flag]:
 
 
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
-    """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has this
-    setting, that the name exists only as a flag, or which goals ``command.return`` etc. exist. For any other name it
-    suggests a similar one. The message begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a setting in a file,
-    and "" for a keyword. If ``game`` is empty, parameters of games are not considered."""
+    """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has the setting,
+    that the name exists only as a flag, which ``command.return`` etc. exist, or suggests a similar name. The message
+    begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a file, "" for a keyword. If ``game`` is empty, parameters
+    of games are not considered."""
     from envs.names import games_with
 
     games = games_with(name.removeprefix("no_"))  # the games that have a parameter with this name
@@ -135,9 +131,8 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_names: Sequence[str]) -> str | None:
-    """Return the setting that the user may mean with the unknown ``name``, such as ``discount`` for ``gama``. It is in
-    ``valid_flags`` or ``other_names``, and it or an alias of it is similar to ``name``. `HINTS` adds values to some.
-    Return None if no name is similar."""
+    """Return the setting that the user may mean with the unknown ``name``, such as ``discount`` for ``gama``, maybe
+    with a value. It is in ``valid_flags`` or ``other_names``. Return None if no name or alias is similar."""
     agent, _, setting = name.partition("_")
     if agent in implementations() and setting in valid_flags:  # PPO_lr exists only in runs of several agents
         return setting

@@ -22,8 +22,7 @@ from models.vocabulary import translate, vocabulary
 
 def parse(argv: Sequence[str]) -> Settings:
     """Return the settings for the command line ``argv``, such as ``["--implementation", "PPO"]``. Raises SettingError,
-    with a line for each wrong name and value. With ``--help`` or ``--version``, prints the text of this flag and raises
-    SystemExit(0)."""
+    with a line for each wrong name and value. ``--help`` and ``--version`` print their text and raise SystemExit(0)."""
     from envs.names import import_module
 
     pairs = split(argv)
@@ -63,8 +62,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
             underscored = re.sub(r"(?<=\w)-", "_", name)  # a hyphen at the start remains
             pairs.append((underscored, [value] if equals else []))
         elif pairs:
-            _, words_of_last_flag = pairs[-1]
-            words_of_last_flag.append(word)
+            pairs[-1][1].append(word)  # to the words of the last flag
         else:
             raise SettingError(f"{word!r} is not a flag; flags start with --{_flag_hint(word)}")
     check_text(pairs)
@@ -145,8 +143,8 @@ def _settings_from_words(
         valid_flags = options.flags_of_settings(defaults)
 
         def current_value(name: str) -> Any:
-            """Return the value of a setting in the file, or else the default. Aliases that change a part of a setting,
-            such as a width of ``hidden_sizes``, need it."""
+            """Return the value in the file, or else the default. An alias for a part of it, such as a width, needs
+            it."""
             flag = valid_flags[name]
             return read_value(flag, file_words[name]) if name in file_words else flag.default
 
@@ -182,26 +180,19 @@ def _without(words: Words, names: Container[str]) -> dict[str, list[Any]]:
 
 
 def _text_of(name: str, words: Words) -> str:
-    """Return the words of the setting ``name`` as one text: "64 64" for ``{"hidden_sizes": ["64", "64"]}``. It is "" if
-    ``words`` do not have the setting."""
+    """Return the words of a setting as one text, "64 64" for ``{"hidden_sizes": ["64", "64"]}``; "" without any."""
     return as_word(words.get(name, []))
 
 
 def _is_set(name: str, words: Words) -> bool:
-    """Return whether ``words`` (setting -> words) have a value for the setting ``name``, other than null and the empty
-    text."""
+    """Return whether ``words`` (setting -> words) have a value for ``name``, other than null and the empty text."""
     return _text_of(name, words).lower() not in NULL
 
 
 def _rename_for_user(error: SettingError, aliases: Mapping[str, str], file: str, file_names: set[str]) -> SettingError:
-    """Return ``error`` with the names that the user typed.
-
-    Args:
-        error: The error about a setting.
-        aliases: Setting -> the alias that the user typed for it, such as ``{"discount": "gamma"}``.
-        file: The path of the file with settings. The message begins with it if the setting is in ``file_names``.
-        file_names: The settings that only the file has.
-    """
+    """Return ``error`` with the names that the user typed. ``aliases`` maps a setting to the alias that was typed for
+    it, such as ``{"discount": "gamma"}``. If the error is about one of ``file_names``, the settings that only the file
+    has, the message begins with the path ``file``."""
     message = str(error)
     if aliases:
         names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # no name before a dot, as in a path seed.yaml
@@ -213,9 +204,8 @@ def _rename_for_user(error: SettingError, aliases: Mapping[str, str], file: str,
 
 def _with_search_file(words: Words) -> dict[str, list[str]]:
     """Prepare to resume a search of hyperparameters: in the words of a command line (flag -> words), replace
-    ``--use_tune --resume FOLDER`` by ``--use_tune --config FOLDER/search.yaml --resume_search FOLDER``. Return other
-    words unchanged. Raises SettingError if the folder is not the folder of a search, or if a flag would change a
-    setting that must not change."""
+    ``--use_tune --resume FOLDER`` by ``--use_tune --config FOLDER/search.yaml --resume_search FOLDER``. Raises
+    SettingError if the folder is not of a search, or if a flag would change a setting that must not change."""
     is_switched_on = words["use_tune"] in ([], ["true"])  # [] is the bare flag
     folder = _text_of("resume_search" if _is_set("resume_search", words) else "resume", words)
     has_folder = folder.lower() not in (*NULL, "true", "false")  # true and false: ``--resume`` as a switch
@@ -223,9 +213,8 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
         return dict(words)
     file = os.path.join(folder, "search.yaml")
     if not os.path.isfile(file):
-        raise SettingError(
-            f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search", "resume"
-        )
+        problem = f"resume is {folder!r}, which has no search.yaml"
+        raise SettingError(f"{problem}; allowed with --use_tune: the folder of a search", "resume")
     changeable = [*sorted(names_with(TuneConfig, "changeable")), "ray_address"]
     other_words = _without(words, ("resume", "resume_search"))
     errors: list[SettingError] = []
@@ -237,12 +226,12 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
 
 
 def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
-    """Translate ``--implementation RN --mode -1`` to the settings of an agent, and print them on stderr. RN learns a
-    reward network. With mode -1 there is none, but a baseline of Ferreira et al. 2022: an agent gets the environment's
-    reward plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
+    """Translate ``--implementation RN --mode -1`` to the settings of an agent, and print them on stderr. Return the
+    names of the settings to remove from ``words`` (setting -> words), and the words of the settings to add, such as
+    ``{"implementation": ["DDQN"], "intrinsic": ["icm"]}``.
 
-    ``words`` (setting -> words) are all settings of the run. Returns the names of the settings to remove from them, and
-    the words of the settings to add, such as ``{"implementation": ["DDQN"], "intrinsic": ["icm"]}``.
+    RN learns a reward network, but mode -1 is a baseline of Ferreira et al. 2022 without one: an agent gets the
+    environment's reward plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
     """
     agent_choice = {"agent": _text_of("agent", words)} if "agent" in words else {}
     agent = agents_of("RN", _text_of("gamename", words), agent_choice)
@@ -265,14 +254,10 @@ def _defaults(words: Words) -> Settings:
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
     preset = one_word("preset", words["preset"]) if "preset" in words else ""
     preset_game = family(implementation).preset_game(preset)  # None for a preset that is for all games
-    default_game = preset_game if preset_game else RunConfig.gamename
-    game = resolve(one_word("gamename", words.get("gamename", [default_game])))
+    game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
     if preset_game and resolve(preset_game).base_name != game.base_name:
-        raise SettingError(
-            f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them, or take a preset of "
-            f"{game.base_name}",
-            "gamename",
-        )
+        problem = f"preset is {preset!r}, but gamename is {game.name!r}"
+        raise SettingError(f"{problem}; leave out one of them, or take a preset of {game.base_name}", "gamename")
     if _is_set("eval_agent", words):
         return Settings(RunConfig(implementation=implementation, gamename=game.name), agent=None)
     deciding_names = {"agent", *names_with(family(implementation).config, "chooses")}  # others depend on these
@@ -296,16 +281,10 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
 def _checked_file(
     file: str, file_words: Words, flag_words: Words, defaults: Settings, valid_flags: Flags
 ) -> dict[str, list[Any]]:
-    """Return the settings in a file (setting -> words) that apply, together with ``flag_words``.
-
-    A file may be from somebody else. So settings that only flags may set, such as ``logdir`` (their property
-    ``by_flag``), are left out. Raises SettingError for such a setting, unless a flag sets it too or the file has its
-    default. Also raises SettingError if a flag changes the implementation or the preset of the file, because the other
-    values in the file are for these.
-
-    With ``--eval_agent``, the file may be the file of a training run. Its settings that are in the checkpoint are left
-    out.
-    """
+    """Return the settings in a ``file`` (setting -> words) without settings that only flags may set, such as
+    ``logdir``, because the file may be from somebody else. Raises SettingError for such a setting, unless a flag sets
+    it too or the file has its default. Also raises it if a flag changes the file's implementation or preset, for which
+    its other values are. With ``--eval_agent``, settings that are in the checkpoint are left out."""
     remaining = dict(file_words)
     errors: list[SettingError] = []
     if _is_set("eval_agent", flag_words):
@@ -335,13 +314,8 @@ def _checked_file(
 
 def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
     """Tell the user how aliases are translated, with a line for each setting, such as ``--env CartPole-v1 is --gamename
-    cartpole here``. If an alias is a different setting for other agents, the line says so.
-
-    Args:
-        typed: The words of each flag as the user typed it, such as ``{"env": ["CartPole-v1"]}``.
-        renamed: Alias -> setting, such as ``{"env": "gamename"}``.
-        translated: The words of each setting, such as ``{"gamename": ["cartpole"]}``.
-    """
+    cartpole here``. Then ``typed`` is ``{"env": ["CartPole-v1"]}``, ``renamed`` is ``{"env": "gamename"}`` and
+    ``translated`` is ``{"gamename": ["cartpole"]}``. The line says if an alias is another setting for other agents."""
     alias_texts: dict[str, list[str]] = {}  # setting -> its typed aliases with their words, as "--env CartPole-v1"
     differences: dict[str, str] = {}  # setting -> end of its line
     usual_settings = vocabulary((), field_types(RunConfig))  # alias -> setting, without the aliases of any algorithm
@@ -358,8 +332,7 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
 
 def _read(words: Words, source: Settings, valid_flags: Flags, prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
     """Convert the ``words`` of settings, such as ``{"lr": ["0.01"]}``, to values, such as ``{"lr": 0.01}``. Return the
-    values, and a list of errors. Errors about unknown names begin with ``prefix``, and name the implementation and the
-    game in ``source``."""
+    values and a list of errors. Errors about unknown names begin with ``prefix`` and name the game in ``source``."""
 
     def unknown_error(name: str) -> SettingError:
         return options.unknown_error(name, valid_flags, source.run.implementation, prefix, source.run.gamename)
@@ -382,12 +355,9 @@ def changes_of(settings: Settings, source: Settings) -> dict[str, Any]:
 def _build_settings(
     values: Mapping[str, Any], defaults: Settings, valid_flags: Flags, flag_names: Collection[str]
 ) -> Settings:
-    """Build settings from ``values`` (setting -> value) and check their combination. ``flag_names`` are the names in
-    ``values`` that are from flags, and not from a file. Raises SettingError for values that conflict or have no effect.
-
-    Parameters of the environment become part of its name: ``gamename`` ``procmaze`` with ``grid_size`` 5 becomes
-    ``procmaze,grid_size=5``.
-    """
+    """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
+    become part of ``gamename``, as in ``procmaze,grid_size=5``. ``flag_names`` are the names in ``values`` that are
+    from flags, and not from a file. Raises SettingError for values that conflict or have no effect."""
     from envs.names import split_name, with_parameters
 
     game = defaults.run.gamename

@@ -24,10 +24,9 @@ _COMPILING = "compiling machine code, half a minute or more, only once"
 
 
 class Meter:
-    """Shows the finished fraction of some work and the time left. If stderr is a terminal, it shows a bar, otherwise a
-    line of text every `LINE_SECONDS`. The time left is estimated from the mean speed in the last quarter of the time
-    since `restart`, at least `_SPEED_SECONDS`, because other programs may slow this one down for a while. The clock
-    pauses while functions are compiled."""
+    """Shows the finished fraction of some work and the time left: in a bar if stderr is a terminal, otherwise in a line
+    of text every `LINE_SECONDS`. The time left is estimated from the mean speed in the last quarter of the time since
+    `restart`, at least `_SPEED_SECONDS`. The clock pauses while functions are compiled."""
 
     _open: ClassVar[list["Meter"]] = []  # the meters that are not closed; the last one is the bar on the terminal
     _compiling_since: ClassVar[float | None] = None  # time when compiling began; None if nothing is compiled now
@@ -153,11 +152,8 @@ def time_in_words(seconds: float) -> str:
 
 def watch_part(watch: Watch | None, first: float, size: float) -> Watch | None:
     """Return a function that shows the progress of a part of some work. It is called with the finished fraction of the
-    part, and calls ``watch`` with the finished fraction of the whole work. Return None if ``watch`` is None.
-
-    ``first`` is the fraction of the work at which the part begins, and ``size`` is its fraction of the work: both are
-    0.25 for the second quarter.
-    """
+    part, and calls ``watch`` with the finished fraction of the whole work. The part begins at the fraction ``first`` of
+    the work and has the fraction ``size``; both are 0.25 for the second quarter. Return None if ``watch`` is None."""
     if watch is None:
         return None
     return lambda fraction, *result: watch(first + size * fraction, *result)

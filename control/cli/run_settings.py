@@ -400,6 +400,5 @@ RETURN_COMMANDS = {
     "advantage": setting(None, "advantage to command (RCP-A)"),
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
-"""Goals that a user may set for agents that follow commands, as ``--command.return 250``. With null, the agent chooses
-the goal."""
+"""Goals for agents that follow commands, set as ``--command.return 250``. With null, the agent chooses the goal."""
 RETURN_COMMAND_TYPE = FieldType(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`

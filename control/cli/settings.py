@@ -96,9 +96,8 @@ class Settings:
         return {name: flag for config in self.configs for name, flag in flags_of(config).items()} | command_flags()
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
-        """Return a copy with ``values`` (setting -> value), which have the right types already, unlike the changes in
-        `replace`. Unknown names are ignored. Raises SettingError for a search of a proxy with different values of
-        target_return and solved_reward."""
+        """Return a copy with ``values`` (setting -> value), which have the right types. Unknown names are ignored.
+        Raises SettingError for a search with different values of target_return and solved_reward."""
         remaining = dict(values)
         if self.proxy is not None and remaining.get("target_return") is not None:
             # ``target_return`` of a search is another name for ``solved_reward``, and by default also ends the search.
@@ -147,11 +146,8 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     defaults = defaults_for(values)
     # Also names of settings that agents of several families share, such as ``lr``.
     setting_names = defaults.flags.keys() | shared_settings(defaults.agent).keys()
-
-    def default_of(name: str) -> Any:  # a width is an alias for a part of ``hidden_sizes``; the depth keeps its default
-        return getattr(defaults.agent, name, None)
-
-    values, _ = translate(values, defaults.families, setting_names, default_of)
+    # A width is an alias for a part of ``hidden_sizes``, and the other part, the depth, keeps its default.
+    values, _ = translate(values, defaults.families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return settings_with(defaults, convert_values(expand_shared(defaults.agent, values), defaults.flags))
 
 
@@ -200,9 +196,8 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """Return the names of the agents that train on the proxy (learned environment or reward) of an ``implementation``,
-    such as ``DDQN,PPO``. They are ``choices["agent"]``, or else the default for the ``game`` and for the preset in
-    ``choices``."""
+    """Return the names of the agents that train on the proxy of an ``implementation``, such as ``DDQN,PPO``. They are
+    ``choices["agent"]``, or else the default for the ``game`` and for the preset in ``choices``."""
     from envs.names import is_continuous
 
     if "agent" in choices:

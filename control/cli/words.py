@@ -86,9 +86,9 @@ def check_text(pairs: Sequence[Pair], source: str = "") -> None:
 
 
 def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
-    """Convert the content of a file, or keywords, to pairs like the flags of a command line: ``{"lr": 0.1, "command":
-    {"return": 250}}`` becomes ``("lr", [0.1])`` and ``("command.return", [250])``. Raises SettingError for any other
-    mapping in ``values``."""
+    """Convert the content of a file, or keywords, to pairs like flags of a command line: ``{"lr": 0.1, "command":
+    {"return": 250}}`` becomes ``("lr", [0.1])`` and ``("command.return", [250])``. Other mappings raise
+    SettingError."""
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
@@ -105,9 +105,8 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """Return name -> `Flag` for each field of a config, a dataclass. The default of a flag is the value in ``config``.
-    Its section joins ``section`` and the section of the field, such as ``hyperparameters of PPO: network``. Empty if
-    ``config`` is None."""
+    """Return name -> `Flag` for each field of a config, a dataclass, with the field's value as default. The section of
+    a flag joins ``section`` and the field's section: ``hyperparameters of PPO: network``. Empty for None."""
     if config is None:
         return {}
     types = field_types(type(config))
@@ -122,11 +121,8 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
 
 def command_flags() -> dict[str, Flag]:
     """Return name -> `Flag` for the goals of agents that follow commands, such as ``command.return``."""
-    goal_flags: dict[str, Flag] = {}
-    for goal, field in RETURN_COMMANDS.items():
-        name = f"command.{goal}"
-        goal_flags[name] = Flag(name, RETURN_COMMAND_TYPE, field.metadata, default=None, section="evaluation")
-    return goal_flags
+    metadata = {f"command.{goal}": field.metadata for goal, field in RETURN_COMMANDS.items()}
+    return {name: Flag(name, RETURN_COMMAND_TYPE, meta, None, "evaluation") for name, meta in metadata.items()}
 
 
 def read_values(
@@ -167,8 +163,7 @@ def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value")
 def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     """Convert the ``words`` after a flag to a value of its type: ``["0.01"]`` to 0.01. No word after a switch means
     True. ``null`` and the other words in `NULL` mean None, if the type allows it. A list, written ``64,64``, ``64 64``
-    or ``[64, 64]``, becomes a tuple. Raises SettingError if the words do not fit the type, or if the value is out of
-    range."""
+    or ``[64, 64]``, becomes a tuple. Raises SettingError for a wrong type, or for a value out of range."""
     field_type = flag.type
     if not words and field_type.item is bool:
         return True

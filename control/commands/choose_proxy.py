@@ -52,9 +52,8 @@ _ROUND_AGENTS = 8
 
 def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, object]]:
     """Finish a search for a proxy, or a supervised fit of one, in its run ``folder``: draw the learning curve, choose
-    and evaluate the winner, save it with its verdict as ``proxy.safetensors``, and draw it. If the search was
-    interrupted, only draw the learning curve. Yields ``(name, value)`` for each line of the summary. Raises UserError
-    if all agents diverged."""
+    and evaluate the winner, save it with its verdict as ``proxy.safetensors``, and draw it. If interrupted, only draw
+    the curve. Yields ``(name, value)`` for each line of the summary. Raises UserError if all agents diverged."""
     announce(module, "drawing the learning curve")
     yield from draw_curve(module, folder)
     if not module.is_over():
@@ -71,10 +70,8 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     all_agents_diverged = summary["failed"] == summary["agents"]
     all_means_diverged = bool(retests) and not any(math.isfinite(retest["again"]) for retest in retests)
     if all_agents_diverged or all_means_diverged:
-        raise UserError(
-            "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
-            f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
-        )
+        problem = "the weights of all agents that judge the means are no longer finite, so the search has no winner"
+        raise UserError(f"{problem}; metrics and checkpoint are kept in {str(folder)!r}: a smaller lr may help")
     scores: dict[str, Any] = {"fit": fit, "report": summary}
     if not fit:
         scores = {
@@ -118,8 +115,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict[str, Any]]:
     """Train fresh agents on the winner, a proxy with D parameters ``[D]``, and test them. Return their results, and
-    statistics of the results (`describe`). With agents of several implementations, the entry ``by_implementation`` has
-    the mean return of each."""
+    statistics of them (`describe`). With several implementations, ``by_implementation`` has their mean returns."""
     seeds = module.seeds_of("report", module.config.report_agents)
     announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
     with progress("agents trained and tested", module.verbose) as watch:
@@ -153,9 +149,8 @@ def draw_curve(module: RunModule, folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     """Return the verdict about the winner, from the results ``outcome`` of its fresh agents. They are compared with
-    random play, constant actions and, if the winner was made from a teacher's policy, this teacher. If the winner is a
-    reward, they are also compared with agents that train with the task's reward. The real steps of the comparisons do
-    not count as steps of the search."""
+    random play, constant actions and, if the winner was made from a teacher's policy, this teacher; if the winner is a
+    reward, also with agents that train with the task's reward. The comparisons do not count as steps of the search."""
     run, config = module.settings.run, module.config
     teacher_policy = None
     if config.start_from is not None and is_teacher(config.start_from):
@@ -183,10 +178,9 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return the fitness of the first mean of the search, and the fitness of the winner, for the verdict: the winner's
-    must be higher. ``outcome`` has the results of the winner's agents. Return None if the search did not begin with a
-    random mean, if the two cannot be compared, or if the winner cannot be better because its agents reach the return
-    ``goal``."""
+    """Return the fitness of the first mean of the search, and of the winner, whose agents have the results ``outcome``.
+    The verdict requires that the winner's is higher. Return None if the search did not begin with a random mean, if the
+    two cannot be compared, or if the winner cannot be better because its agents reach the return ``goal``."""
     config = module.config
     first_config = config.generation_settings(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
@@ -203,9 +197,8 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
 
 
 def real_agents_text(module: ProxyModule) -> str:
-    """Train agents for ``inner_steps`` steps on the real environment, to see whether they can learn in this time before
-    a search begins. Return a line of text that compares their returns with the returns of random play. If the agents
-    are no better, the line also has advice."""
+    """Train agents for ``inner_steps`` steps on the real environment, to see whether they can learn in this time.
+    Return a line of text that compares their returns with random play. If they are no better, it also has advice."""
     run, config = module.settings.run, module.config
     # Rounded up to a multiple of the number of implementations, so that all implementations have equally many agents.
     count = math.ceil(_REAL_AGENTS / module.num_implementations) * module.num_implementations
@@ -227,13 +220,8 @@ def write_proxy(
     path: Path, parameters: Tensor, settings: Settings, spaces: Spaces, scores: Mapping[str, Any], text: str = ""
 ) -> None:
     """Write a proxy with D parameters ``[D]`` to ``path``. The description in the file has the ``settings`` that affect
-    results, the ``scores``, and the command that makes the proxy.
-
-    Args:
-        spaces: The observation and action spaces of the real environment.
-        scores: Results of the search, as data for JSON.
-        text: The command. By default, it is the command of a run with these settings.
-    """
+    results, the ``scores``, and the command that makes the proxy: ``text``, or by default the command of a run with
+    these settings. ``spaces`` are the observation and action spaces of the real environment."""
     # Names of settings that do not affect results.
     omitted = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
@@ -282,21 +270,18 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
 
 
 def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Evaluate the best means of a search again, with new agents, and choose the winner.
+    """Evaluate the best means of a search again, with new agents, and choose the winner. The candidates are the means
+    in the archive and, unless the search ended because it solved the task, the last mean. Only a candidate that was
+    evaluated with all ``retest_agents`` agents can win.
 
-    The candidates are the means in the archive and, unless the search ended because it solved the task, the last mean.
-    Only a candidate that was evaluated with all ``retest_agents`` agents can win. Return the number of the winner's
-    generation, the winner ``[D]``, and the result of each candidate:
-
-    - ``generation``: the number of its generation;
-    - ``in_search``: its fitness in the search, None for the last mean;
-    - ``again``: its new score;
-    - ``agents``: the number of new agents.
+    Return the number of the winner's ``generation``, the winner ``[D]``, and a dictionary about each candidate: its
+    ``generation``, its fitness ``in_search`` (None for the last mean), its new score ``again``, and the number of new
+    ``agents``.
     """
     means = [entry.mean for entry in module.archive.entries]  # [D] each
-    retests: list[dict[str, Any]] = []
-    for entry in module.archive.entries:
-        retests.append({"generation": entry.generation, "in_search": entry.fitness})
+    retests: list[dict[str, Any]] = [
+        {"generation": entry.generation, "in_search": entry.fitness} for entry in module.archive.entries
+    ]
     if not module.has_solved():
         # The last mean has no fitness yet. It has the number of the next generation.
         generation = module.epoch + 1
@@ -378,9 +363,8 @@ def _train_and_test(
     module: ProxyModule, proxies: Tensor, seeds: list[int], watch: Watch | None, sample_all: bool = False
 ) -> Outcome:
     """Train an agent with each of the ``seeds`` on each of N proxies ``[N, D]``, for ``steps_in_use`` steps, and test
-    it on the real environment. The outcome has the results of the first proxy's agents, then of the second proxy's
-    agents, and so on. If ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. ``watch``
-    is called with the finished fraction."""
+    it on the real environment. The outcome has the results of the first proxy's agents, then of the second proxy's, and
+    so on. If ``sample_all``, agents have random hyperparameters. ``watch`` is called with the finished fraction."""
     agent_proxies = proxies.repeat_interleave(len(seeds), 0)  # a row for each agent
     agent_seeds = seeds * len(proxies)
     steps = module.config.steps_in_use

@@ -57,21 +57,16 @@ def evaluate(settings: Settings) -> int:
         raise SettingError(f"push_to_hub is {hub_name!r}, but the search has no {PROXY_FILE} yet", "push_to_hub")
     verdict = evaluate_proxy(settings, source)
     if hub_name is not None:
-        card_rows = {"proxy": source.config.proxy, "environment": source.game, "agents": verdict.agents.count}
+        rows = {"proxy": source.config.proxy, "environment": source.game, "agents": verdict.agents.count}
         config = yaml.safe_dump(source.description.get("settings", {}))
-
-        def write_proxy(folder: Path) -> None:
-            shutil.copy(source.path, folder / PROXY_FILE)
-
-        push(hub_name, write_proxy, config, card_rows, verdict.sentence)
+        push(hub_name, lambda folder: shutil.copy(source.path, folder / PROXY_FILE), config, rows, verdict.sentence)
     return 0 if verdict.passed else 1
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play ``num_eval_episodes`` episodes with the agent of each seed of the checkpoint, and print a table of the
     returns. Write a video unless ``--no_record`` is set. If the flags for them are set, also write a dataset, export
-    the policy, or upload it. Seeds of episodes are derived from ``--seed`` (25 by default), not from the seed of the
-    run."""
+    the policy, or upload it. Seeds of episodes are derived from ``--seed`` (25 by default), not from the run's seed."""
     run, options = settings.run, settings.subcommand
     played_settings = _settings_of_episodes(settings, checkpoint)
     implementation, game = played_settings.run.implementation, played_settings.run.gamename
@@ -178,9 +173,8 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
-    """Play E ``episodes`` for each of M seeds in each of the ``modes`` ("greedy", "sampled"). Print and return a table
-    of the returns, with a row for each seed and a row for all. Unless ``solved`` is None, also print whether the mean
-    return reaches it."""
+    """Play ``episodes`` episodes for each of M seeds in each of the ``modes`` ("greedy", "sampled"). Print and return a
+    table of their returns. Unless ``solved`` is None, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
@@ -207,18 +201,15 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
     the evaluation, ``loop`` has its weights, and ``result`` is the text of the evaluation for the model card."""
     public_settings = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
     run = trained_settings.run
-    card_rows = {
+    rows = {
         "agent": run.implementation,
         "environment": run.gamename,
         "seeds": ", ".join(map(str, loop.seeds)),
         "epoch": checkpoint.run_state["epoch"],
         "command": f"`{command_line(public_settings)}`",
     }
-
-    def write_policy(folder: Path) -> None:
-        export_policy(loop.agents[0], trained_settings, folder / AGENT)
-
-    push(name, write_policy, to_yaml(public_settings), card_rows, result)
+    agent, config = loop.agents[0], to_yaml(public_settings)
+    push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), config, rows, result)
 
 
 def _command_text(loop: Loop, settings: Settings) -> str:
@@ -240,9 +231,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     """Load a proxy (a learned environment or reward) or an agent's checkpoint. ``path`` is the file of a proxy, the
     name of a proxy that this package contains, a checkpoint, or a run folder. For a search, load its winner or, if the
     search has not ended, the best mean so far. Raises ProxyError if no mean has a fitness yet."""
-    source = run_dir.find_proxy(Path(path))  # None unless ``path`` is the folder of a search that has ended
-    if source is None:
-        source = Path(path)
+    source = run_dir.find_proxy(Path(path)) or Path(path)  # a folder has a proxy if it is of a search that has ended
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)
     checkpoint = checkpoints.load(source)

@@ -104,16 +104,10 @@ def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> 
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
-    """Train fresh agents, test them on the real environment, and print a row of the table about them, with notes below
-    it. Return the results of all agents.
-
-    Args:
-        title: The first cell of the row.
-        agents: Implementation -> config.
-        on_proxy: Whether the agents train on the proxy, and not on the real environment.
-        steps: The maximum number of training steps of each agent.
-        rule: What ends a training early: a value of the setting ``inner_rule``, such as "solved".
-    """
+    """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, on the proxy if ``on_proxy``,
+    otherwise on the real environment. ``rule`` ends a training early; it is a value of the setting ``inner_rule``, such
+    as "solved". Test the agents on the real environment, and print a row of the table about them, which begins with
+    ``title``, and notes below it. Return the results of all agents."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,

@@ -68,12 +68,10 @@ def film_side_by_side(settings: Settings) -> int:
 
 def _sources_and_roles(words: Sequence[str]) -> list[tuple[Source, str]]:
     """Return the source and the role of an agent for each of the ``words`` of ``--film``, such as ``["exp_dir/run",
-    "untrained"]``. The role `untrained` means an agent with its first weights, and `real` means an agent that trains on
-    the real environment. The role is "" for an agent that trains on the proxy, and for the agent of a checkpoint.
-
-    The words `untrained` and `real` refer to the last file before them or, if there is none, to the first file. Raises
-    SettingError if no word is a file, or if `real` refers to a run.
-    """
+    "untrained"]``. The role `untrained` means an agent with its first weights, `real` an agent that trains on the real
+    environment, and "" an agent that trains on the proxy, or the agent of a checkpoint. The words `untrained` and
+    `real` refer to the last file before them or, if there is none, to the first file. Raises SettingError if no word is
+    a file, or if `real` refers to a run."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]  # a file may be called real
     if not files:
         allowed = f"a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"

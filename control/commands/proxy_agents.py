@@ -83,17 +83,16 @@ def _real_spaces(proxy: Proxy) -> Spaces:
     for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
         proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
         if proxy_value != real_value:
-            raise ProxyError(
-                f"proxy {str(proxy.path)!r}: its {name} is {proxy_value}; allowed with {proxy.game}: {real_value}"
-            )
+            problem = f"proxy {str(proxy.path)!r}: its {name} is {proxy_value}"
+            raise ProxyError(f"{problem}; allowed with {proxy.game}: {real_value}")
     return real_spaces
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Return the config of new agents of implementation ``name`` that train on the proxy. Its values are the defaults
-    of the implementation, overridden by the hyperparameters in the proxy's search (`_searched_settings`), and then by
-    ``changed`` (field -> value). If ``changed`` switches ``vary_hp`` on and does not have ``vary``, the default
-    hyperparameters vary. Raises ProxyError for damaged settings in the file."""
+    of the implementation, overridden by the hyperparameters in the proxy's search, and then by ``changed`` (field ->
+    value). If ``changed`` switches ``vary_hp`` on without ``vary``, the default hyperparameters vary. Raises ProxyError
+    for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
         from_dict(values)  # raises an error for damaged settings
@@ -119,9 +118,8 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     file. The content of the file is not checked, so this may raise any exception.
 
     If agents of the same family (algorithm) trained in the search, the result has their values, except for settings in
-    which the implementations of the family differ. Otherwise it has the values of `_values_for_other_family`. The
-    result also has the settings that determine which other settings exist: the proxy's settings, the game and the
-    implementations.
+    which the implementations of the family differ. Otherwise it has the values of `_values_for_other_family`. It also
+    has the settings that decide which others exist: of the proxy, the game and the implementations.
     """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     file_settings = proxy.description.get("settings", {})
@@ -156,8 +154,7 @@ def _values_for_other_family(
     that decide which other settings exist.
 
     A field gets its value in the proxy's preset if ``searched_agent`` has no such field, or if the preset has another
-    value for ``searched_agent``. Otherwise it gets its value in ``saved_settings``, the settings of the search, if they
-    have the field.
+    value for ``searched_agent``. Otherwise it gets its value in the search, if ``saved_settings`` have one.
     """
     name = choices["agent"]
     both_agents = {**choices, "agent": f"{searched_agent},{name}"}
@@ -184,9 +181,8 @@ def _values_for_other_family(
 
 
 def _preset_value(preset_values: Mapping[str, Any], agent_name: str, field: "dataclasses.Field[Any]") -> Any:
-    """Return the value of a ``field`` for the agent ``agent_name`` in ``preset_values``, a preset: the value with the
-    prefix of an implementation of its family (``PPO_lr``), else the value for all agents (``lr``), else the field's
-    default."""
+    """Return the value of a ``field`` for the agent ``agent_name`` in a preset: the value with the prefix of an
+    implementation of its family (``PPO_lr``), else the value for all agents (``lr``), else the field's default."""
     for implementation in family(agent_name).implementations:
         if f"{implementation}_{field.name}" in preset_values:
             return preset_values[f"{implementation}_{field.name}"]

@@ -76,9 +76,8 @@ class Player:
         """
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
-            raise SettingError(
-                f"obs has shape {list(observation.shape)}; allowed: {list(self._obs_shape)}, one observation"
-            )
+            allowed = f"{list(self._obs_shape)}, one observation"
+            raise SettingError(f"obs has shape {list(observation.shape)}; allowed: {allowed}")
         action = first_member_actions(self._policy, observation[None])[0]  # the policy takes a batch
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
@@ -218,8 +217,7 @@ class Run:
     @contextlib.contextmanager
     def _loop(self, episodes: int, seed: int, gamename: str | None = None) -> Iterator[Loop]:
         """Context manager that yields a loop, which plays ``episodes`` episodes with the agent of every seed of the
-        run. ``seed`` determines the episodes. They are played in the environment ``gamename``, by default in the run's
-        environment."""
+        run, in the environment ``gamename``, by default the run's environment. ``seed`` determines the episodes."""
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         configure_process(settings.run)
         if gamename:
@@ -268,8 +266,7 @@ def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
 
 def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     """Write the greedy policy of the first seed of ``agent`` to the new file ``path``, and return the path. Its ending
-    selects the format (`FORMATS`). Raises SettingError if the file exists or cannot be written, or if the policy is not
-    a single network."""
+    selects the format (`FORMATS`). Raises SettingError if that fails, or if the policy is not a single network."""
     run, actions = settings.run, agent.spaces.actions
     network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)  # 0: the first seed
     if network is None:

@@ -25,8 +25,7 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "logspace": ("[exponent, exponent, count]: powers of ten on a grid", (float, float, int)),
     "log1m": ("[low, high] of 1 minus the value, both above 0", (float, float)),
 }
-"""Kind of dimension (distribution of a hyperparameter) -> a description of its value in the file, and the types of the
-numbers of a range."""
+"""Kind of dimension -> a description of its value in the file, and the types of the numbers of a range."""
 
 # Default spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml. RCP-R and RCP-A share search_rcp.yaml, tables
 # search_tabular.yaml. Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml,
@@ -66,8 +65,7 @@ class Dimension:
             return float(f"{1 - value:.6g}")
         if not self.count:
             return value
-        low, high = self.values
-        first_exponent, last_exponent = math.log10(low), math.log10(high)
+        first_exponent, last_exponent = map(math.log10, self.values)
         step = (last_exponent - first_exponent) / (self.count - 1)
         nearest_point = round((math.log10(value) - first_exponent) / step)
         return float(f"{10 ** (first_exponent + nearest_point * step):.6g}")
@@ -82,8 +80,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """The hyperparameters of a search (``dimensions``, by name) with valid values only. ``source`` is the path of its
-    file."""
+    """The hyperparameters of a search, ``dimensions``, by name. ``source`` is the path of the file of the space."""
 
     dimensions: dict[str, Dimension]
     source: str
@@ -140,14 +137,9 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return ``values`` (setting -> value) with the setting ``hidden_sizes`` instead of ``width`` and ``depth``
-    (`SHAPE`). If only one of these is in ``values``, the other is from ``settings``. Raises SettingError if ``values``
-    have ``hidden_sizes`` too."""
-
-    def current_value(name: str) -> Any:
-        return getattr(settings.agent, name)
-
-    translated, _ = translate(values, (), field_types(type(settings.agent)), current_value)
+    """Return ``values`` (setting -> value) with ``hidden_sizes`` instead of ``width`` and ``depth`` (`SHAPE`). If only
+    one of these is in ``values``, the other is from ``settings``. ``values`` with all of them raise SettingError."""
+    translated, _ = translate(values, (), field_types(type(settings.agent)), lambda name: getattr(settings.agent, name))
     return translated
 
 
@@ -169,9 +161,8 @@ def _default_file(settings: Settings) -> Path:
 
 
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
-    """Return the dimension for the setting ``name``. Its ``entry`` in the file of the search space is a list of
-    choices, or a kind of `KINDS` with arguments, such as ``{"uniform": ["0", "1"]}``. Raises SettingError for a wrong
-    entry or value."""
+    """Return the dimension for the setting ``name``. Its ``entry`` in the file is a list of choices, or a kind of
+    `KINDS` with arguments, such as ``{"uniform": ["0", "1"]}``. Raises SettingError for a wrong entry or value."""
     implementation = settings.run.implementation
     if name not in valid_flags:
         raise unknown_error(name, valid_flags, implementation, prefix="", game="")
@@ -208,8 +199,7 @@ def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
 
 def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:
     """Return the kind of a dimension (`KINDS`) and its arguments, such as ``("uniform", ["0", "1"])``, from the
-    ``entry`` of the setting ``name`` in a file. Numbers are texts, because files are read as text. Raises SettingError
-    for another form, or for a kind that does not fit the type of the setting."""
+    ``entry`` of the setting ``name``. Raises SettingError for a wrong entry or an unsuitable kind."""
     if isinstance(entry, list):
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting
@@ -239,8 +229,7 @@ def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, floa
         count = counts[0] if counts else 0
         is_ordered = -math.inf < low < high < math.inf
         has_logarithm = low > 0 or not kind.startswith("log")
-        has_points = kind != "logspace" or count >= 2
-        if is_ordered and has_logarithm and has_points:
+        if is_ordered and has_logarithm and (count >= 2 or not counts):  # a grid has two points or more
             return low, high, count
     text = ", ".join(map(str, arguments))
     raise SettingError(f"{name}: {kind} is [{text}]; allowed: {allowed}, the lower first")

@@ -54,14 +54,9 @@ def train(
     settings: Settings, callbacks: Callbacks = (), verbose: bool = True, board_folder: Path | None = None
 ) -> tuple[Path, bool]:
     """Train with ``settings``. With the setting ``resume``, continue the newest run of the same settings, or start one
-    if there is none. Return the run folder, and whether the run finished (False after Ctrl-C). Raises SettingError.
-
-    Args:
-        settings: The settings of the run.
-        callbacks: Further callbacks of Lightning.
-        verbose: Whether to print the progress and a summary, and not only warnings.
-        board_folder: The folder for event files of TensorBoard, by default the run folder.
-    """
+    if there is none. Return the run folder, and whether the run finished (False after Ctrl-C). ``callbacks`` are
+    further callbacks of Lightning. Unless ``verbose``, prints only warnings. The event files of TensorBoard are in
+    ``board_folder``, by default in the run folder. Raises SettingError."""
     run = settings.run
     configure_process(run)
     check_outputs(run)
@@ -270,9 +265,8 @@ def check_unchanged(
 
 
 def _conclude(module: RunModule, folder: Path, started: float, was_stopped: bool) -> bool:
-    """Draw and film the results of a run after its training, and print the summary: results, time since ``started``,
-    paths, and commands to type next. ``was_stopped`` says that a signal ended the training. Return False if Ctrl-C
-    interrupted this, else True."""
+    """Draw and film the results after a training, and print the summary: results, time since ``started``, paths, and
+    commands to type next. ``was_stopped`` says that a signal ended the training. Return False after Ctrl-C."""
     lines: list[tuple[str, object]] = [("run", path_text(folder))]  # pairs (name, value) of the summary
     finished, training_end = True, Meter.seconds()
     try:
@@ -313,8 +307,7 @@ def _conclude(module: RunModule, folder: Path, started: float, was_stopped: bool
 
 
 def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: bool) -> list[Command]:
-    """Return the commands to type after a run: to continue it, if that is useful, and to look at its results.
-    ``has_agent`` says that there is a checkpoint of an agent."""
+    """Return the commands to type after a run: to continue it, if that is useful, and to look at its results."""
     settings = module.settings
     commands: list[Command] = []
     can_continue = not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists()
@@ -333,14 +326,10 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
 
 
 def _score_lines(module: AgentModule, runs: Sequence[Run], best_epoch: int) -> Iterator[tuple[str, str]]:
-    """Yield the lines ``(name, text)`` of the summary that are about scores. ``runs`` has the metrics of each seed.
-
-    - "best" is the score of the checkpoint best.ckpt, which was saved in ``best_epoch``. If this score is not the
-      greedy return, the line also shows the best greedy return, if there is one.
-    - "last tenth" is the mean greedy return over the last tenth of the epochs. It follows if the score is the greedy
-      return and there were several evaluations.
-    - "solved" has the steps at which seeds solved the environment. It follows "last tenth" if there are several seeds.
-    """
+    """Yield the lines ``(name, text)`` of the summary about scores. ``runs`` has the metrics of each seed. "best" is
+    the score of best.ckpt, which was saved in ``best_epoch``. If this score is the greedy return and there were several
+    evaluations, "last tenth" follows, the mean greedy return over the last tenth of the epochs, and for several seeds
+    "solved", the steps at which they solved the environment."""
     loop = module.loop
     score_is_greedy = loop.score_tag == GREEDY
     greedy_returns = [run.points(GREEDY)[1] for run in runs if run.has(GREEDY)]  # [K] for each seed: K evaluations
@@ -370,8 +359,7 @@ def _epochs_text(module: RunModule, was_interrupted: bool) -> str:
 def _work_text(module: RunModule, was_interrupted: bool, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     drawn in 9 s``. ``seconds`` is the time of the training, with its earlier parts if it was resumed. ``seconds_after``
-    is the time of the work after the training (`_results`): drawing figures, filming, and evaluating the best proxy. It
-    is left out if it is less than a second."""
+    is the time of drawing, filming and evaluating after it (`_results`), which is left out below one second."""
     num_steps, kind_of_steps = module.steps_a_seed(), module.steps_kind
     if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
         num_steps, kind_of_steps = module.real_steps, "real"

@@ -80,7 +80,6 @@ class Search:
     def __init__(self, settings: Settings, space: Space, folder: Path):
         self.settings, self.space, self.folder = settings, space, folder
         self.trials: dict[int, Trial] = {}  # by number
-        self.evaluated = EVALUATED if settings.proxy is None else (SEARCHES, REACHED)  # measurements of an evaluation
         self.problems: list[str] = []  # messages of failed trials
         self.started = time.monotonic()
 
@@ -111,8 +110,7 @@ class Search:
 
     @property
     def ranked(self) -> list[Trial]:
-        """All trials, the best score first. If trials are proxy searches, trials with more completed searches are
-        first."""
+        """All trials, best first: by the number of completed searches if they are proxy searches, then by the score."""
         trials = self.trials.values()
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
@@ -132,8 +130,8 @@ class Search:
         return [trial for trial in self.scored if trial.status != "interrupted"]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
-        """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as the
-        search algorithm suggested them."""
+        """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as
+        suggested."""
         if number not in self.trials:
             self.trials[number] = Trial(number, dict(raw))
             self.write()
@@ -177,7 +175,7 @@ class Search:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
         trials = [dataclasses.asdict(trial) for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
-        score_names = (METRIC, *self.evaluated)
+        score_names = (METRIC, *(EVALUATED if self.settings.proxy is None else (SEARCHES, REACHED)))
         names = ["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *self.space.dimensions]
         text = io.StringIO()
         writer = csv.DictWriter(text, [*names, "checkpoint"], lineterminator="\n")
@@ -348,9 +346,8 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from ``checkpoint``, which may be of another trial, except for its learning rates and its best
-    score: this is the score in the file ``best`` of this trial, or -inf if it does not exist. Changes the content of
-    ``checkpoint``."""
+    """Restore ``module`` from ``checkpoint``, which may be of another trial and is changed. Only the learning rates and
+    the best score are of this trial: the score in its file ``best``, or -inf if the file does not exist."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             # A weight decay may depend on the learning rate.
@@ -363,9 +360,8 @@ def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best
 
 
 def with_trial_defaults(settings: Settings) -> Settings:
-    """Return ``settings`` with the defaults for trials that are proxy searches. If trials train agents, return
-    ``settings`` unchanged. Raises SettingError if the objective lacks a setting that it needs, or if it is set although
-    trials train agents."""
+    """Return ``settings`` with the defaults for trials that are proxy searches, or unchanged if trials train agents.
+    Raises SettingError if the objective lacks a setting that it needs, or if it is set although trials train agents."""
     run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
     if proxy is None:
         if objective is not None:
@@ -402,9 +398,8 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
     """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements, such as
-    ``{"score": -12.0, "solved": 1.0, "epoch": 12, "env_steps": 50000}``. If it ends early because all proxies have the
-    same fitness or the mean has diverged, it counts as unsolved. Raises SettingError for settings with which no search
-    is possible."""
+    ``{"score": -12.0, "solved": 1.0, "epoch": 12, "env_steps": 50000}``. A search that ends early because all proxies
+    have the same fitness or the mean has diverged is unsolved. Raises SettingError if no search is possible."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
@@ -446,10 +441,9 @@ def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward
 
 
 def held_out_score(module: ProxyModule) -> float:
-    """Return the average return of new agents that train on the best proxy of a search (a mean of its distribution), or
-    on the last mean if none has a fitness. With ``test_every`` the average is over all tests during training, otherwise
-    over the tests at the end. A diverged agent counts as the worst of the others. Raises TrialFailed if all have
-    diverged."""
+    """Return the average return of new agents that train on the best mean of a search, or on the last one if none has a
+    fitness. With ``test_every``, it is the average of all tests during training, otherwise of the tests at the end. A
+    diverged agent counts as the worst of the others. Raises TrialFailed if all have diverged."""
     config, count = module.config, module.config.report_agents
     entries = module.archive.entries
     proxy = entries[0].mean if entries else module.mean.detach()[0]  # [D]

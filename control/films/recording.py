@@ -83,19 +83,10 @@ def film(
     with_gif: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Film the agent of a run's first seed. Write the seed and the returns to a text file beside the film, and return
-    the return of each episode.
-
-    Args:
-        loop: The loop that plays the agents of the run.
-        run: The settings of the run.
-        path: The file of the film (mp4).
-        name: The name of the random streams. They are not the streams of the training, which the film does not change.
-        sample: Whether actions are sampled and not greedy.
-        episodes: The number of episodes.
-        with_gif: Whether to write a GIF beside the film, too.
-        watch: Is called with the finished fraction.
-    """
+    """Film the agent of a run's first seed as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. ``loop`` plays
+    the agents of the ``run``. Actions are greedy unless ``sample``. Write the seed and the returns to a text file
+    beside the film, and return the return of each episode. Random streams depend on ``name`` and the run's seeds, so
+    filming does not change training. ``watch`` is called with the finished fraction."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # seeds of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed_text(loop.seeds))

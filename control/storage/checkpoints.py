@@ -40,9 +40,8 @@ class Checkpoint(NamedTuple):
 
     @property
     def search_state(self) -> dict[str, Any]:
-        """Return the part of a search's content that holds the ``archive``, the best learned environments or rewards.
-        It is the state of the callback `EvolutionStrategy` or, in a supervised fit, `run_state`. Raises KeyError if
-        neither has an archive."""
+        """The state that holds the ``archive`` of a search, its best means: the state of the callback
+        `EvolutionStrategy` or, in a supervised fit, `run_state`. Raises KeyError if neither has an archive."""
         callback_states: dict[str, dict[str, Any]] = self.content["callbacks"]
         for state in (*callback_states.values(), self.run_state):
             if "archive" in state:
@@ -51,7 +50,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_state(self) -> dict[str, Any]:
-        """Return the part of the content that this program added to Lightning's, such as ``epoch`` and ``best``."""
+        """The part of the content that this program added to Lightning's, such as ``epoch`` and ``best``."""
         return self.content[OURS]
 
 
@@ -68,13 +67,10 @@ def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
-    """Read a checkpoint from a file or a folder. For a run's folder, read the best checkpoint, or the last checkpoint
-    if there was no evaluation. For a folder with several runs ``version_K``, read it from the newest run with a
-    checkpoint.
-
-    With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
-    Raises CheckpointError if there is no valid checkpoint of this program.
-    """
+    """Read a checkpoint from a file or a folder. Of a run's folder, read the best checkpoint, or the last one if there
+    was no evaluation. Of a folder with several runs ``version_K``, read it from the newest run that has one. With
+    ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has. Raises
+    CheckpointError if there is no valid checkpoint of this program."""
     file = Path(path)
     if file.is_dir():
         file = _checkpoint_in(file)
@@ -92,9 +88,8 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """Return the checkpoint in ``folder``, which contains checkpoints, is a run's folder, or contains run folders. Of
-    several runs, the newest run with a checkpoint counts. Raises CheckpointError if there is no checkpoint. Its message
-    names runs in deeper folders."""
+    """Return the checkpoint in ``folder``, which contains checkpoints, is a run's folder, or contains run folders, of
+    which the newest with a checkpoint counts. Otherwise raise CheckpointError, which names runs in deeper folders."""
     runs = [folder, *reversed(version_folders(folder))]
     file = find_checkpoint(folder, *(run / "checkpoints" for run in runs))
     if file:
@@ -140,10 +135,9 @@ def _read(file: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
-    """Context manager for code that reads or uses the content of a checkpoint ``file``. Exceptions in its block become
-    a CheckpointError. If the run's other checkpoint (best or last) can be read, the message names it. With ``resume``,
-    it suggests to start a new run from that checkpoint by ``--reload``. Errors of the machine, for example a lack of
-    memory, are raised unchanged."""
+    """Context manager for code that uses the content of a checkpoint ``file``. Exceptions in its block become a
+    CheckpointError, except errors of the machine, such as a lack of memory. If the run's other checkpoint (best or
+    last) is sound, the message names it; with ``resume``, it suggests a new run from that one by ``--reload``."""
     try:
         yield
     except Exception as error:  # a damaged file can cause any exception

@@ -68,9 +68,8 @@ def newest_run(folder: Path) -> Path | None:
 
 
 def find_proxy(path: Path) -> Path | None:
-    """Return the file of a proxy (a learned environment or reward): the winner of a search, or the bandit that
-    ``--learn`` made. ``path`` is a run folder, or a folder of run folders, whose newest is used. None if there is no
-    such file."""
+    """Return the file of a proxy (a learned environment or reward) in the folder ``path`` of a run, or in the newest of
+    its run folders: the winner of a search, or the bandit that ``--learn`` made. None if there is no such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
     for folder in (path, newest_run(path)):
@@ -103,9 +102,8 @@ def create(run: RunConfig, search: bool = False) -> Path:
         for ancestor in (folder, *folder.parents):
             if os.path.lexists(ancestor) and not ancestor.is_dir():
                 reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else missing_reason(ancestor)}"
-        raise SettingError(
-            f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason}); allowed: a folder that can be written"
-        ) from error
+        problem = f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason})"
+        raise SettingError(f"{problem}; allowed: a folder that can be written") from error
     return path
 
 
@@ -137,9 +135,8 @@ def folder_lock(folder: Path, new: bool = False) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | do_not_wait)
         except BlockingIOError as error:
             checkpoint_note = "" if (folder / LAST_CHECKPOINT).exists() else ", which has no checkpoint yet"
-            raise SettingError(
-                f"resume: another process is writing {str(folder)!r}{checkpoint_note}; wait for it or stop it"
-            ) from error
+            problem = f"resume: another process is writing {str(folder)!r}{checkpoint_note}"
+            raise SettingError(f"{problem}; wait for it or stop it") from error
         for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
             leftover.unlink()  # an incomplete file from a killed process
         try:
@@ -166,9 +163,8 @@ def is_locked(folder: Path) -> bool:
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary file beside ``path``, and renames it to ``path`` if the block ends
-    without an exception. Even after an exception, SIGKILL or with a full disk, ``path`` is the complete old or the
-    complete new file.
-    """
+    without an exception. Even after SIGKILL or with a full disk, ``path`` is the complete old or the complete new
+    file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
     ending.exit_callbacks.append(remove)  # a process may exit without the ``finally`` below
@@ -227,8 +223,7 @@ class MetricsFile:
 
     def resume_after(self, checkpoint_rows: Sequence[Mapping[str, int]]) -> None:
         """Make the file fit the checkpoint from which the run resumes: remove the rows of later epochs, and add missing
-        rows of the checkpoint's epoch. ``checkpoint_rows`` are the rows of this epoch, one for each seed, with `KEYS`
-        only."""
+        rows of its epoch. ``checkpoint_rows`` are the rows of this epoch, one for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
         _, all_rows = _read(self.path)
         # The first three numbers of a row are epoch, env_steps and seed (`KEYS`).
@@ -269,16 +264,14 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
 def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
     """Return the names of the columns of a metrics.csv, and an iterator of its rows. Both are empty without a file."""
     lines = _lines(path)
-    no_line: Row = ([], ())
-    columns, _ = next(lines, no_line)
+    columns, _ = next(lines, ([], ()))  # the first line
     return columns, lines
 
 
 def _lines(path: Path) -> Iterator[Row]:
     """Yield a pair ``(cells, numbers)`` for each line of a metrics.csv: the cells as texts, and as numbers, with NaN
     for empty cells. The cells of the first line are the names of the columns, without numbers. An incomplete last line
-    is left out. Yield nothing if the file does not exist. Raises SettingError if the file cannot be read or is not a
-    table of numbers."""
+    is left out. Yield nothing without a file. Raises SettingError for anything but a table of numbers."""
     if not path.exists():
         return
     place = ""  # the current line, for errors
