@@ -73,8 +73,7 @@ def _printable(line: str) -> str:
 
 
 def missing_reason(path: str | os.PathLike[str]) -> str:
-    """Return the reason why ``path`` cannot be read, for an error message, such as ``Permission denied`` or ``no such
-    file or folder``."""
+    """Return the reason why ``path`` cannot be read, for a message, such as ``no such file or folder``."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:

@@ -32,16 +32,14 @@ def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf-8") -> str:
-    """Return the text of a regular file of at most ``max_bytes`` bytes. Raises OSError as `check_regular` does, and
-    UnicodeDecodeError."""
+    """Return the text of a regular file. Raises OSError as `check_regular` does, and UnicodeDecodeError."""
     check_regular(path, max_bytes)
     with open(path, "rb") as file:
         return file.read(max_bytes).decode(encoding)
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
-    """Return the content of a JSON file. Raises OSError as `read_text` does, and ValueError for text that is not
-    JSON."""
+    """Return the content of a JSON file. Raises OSError as `read_text` does, and ValueError for any other text."""
     try:
         return json.loads(read_text(path, max_bytes))
     except RecursionError as error:

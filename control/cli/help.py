@@ -256,8 +256,8 @@ def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
 
 
 def _metavar(flag: Flag) -> str:
-    """Return the placeholder for a flag's value, such as ``N``, ``N,...`` or, for texts that may contain commas,
-    ``TEXT ...``."""
+    """Return the placeholder for a flag's value: ``N``, ``N,...`` or, if a comma may be part of the text, ``TEXT
+    ...``."""
     if flag.meta["choices"] and not flag.type.is_list:
         return "NAME"
     single = METAVARS[flag.type.item]

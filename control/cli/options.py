@@ -26,8 +26,7 @@ def flags(
 
 
 def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting in ``defaults``, every setting of each command, and every parameter of
-    the game, with default values."""
+    """Return name -> `Flag` for all settings in ``defaults``, of every command and of the game, with default values."""
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
     agent_name = run.implementation if proxy is None else run.agent
     section = f"hyperparameters of {agent_name}"
@@ -102,8 +101,8 @@ def parameters(game: str) -> dict[str, Flag]:
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has the setting,
     that the name exists only as a flag, which ``command.return`` etc. exist, or suggests a similar name. The message
-    begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a file, "" for a keyword. If ``game`` is empty, parameters
-    of games are not considered."""
+    begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a file, "" for a keyword. An empty ``game`` has no
+    parameters."""
     from envs.names import games_with
 
     games = games_with(name.removeprefix("no_"))  # the games that have a parameter with this name

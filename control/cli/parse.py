@@ -140,11 +140,9 @@ def _settings_from_words(
             _print_help({**file_words, **flag_words}, help_words)
             sys.exit(0)
         defaults = _defaults({**file_words, **flag_words})
-        valid_flags = options.flags_of_settings(defaults)
+        valid_flags = options.flags_of_settings(defaults)  # now all settings are known, and with them all aliases
 
-        def current_value(name: str) -> Any:
-            """Return the value in the file, or else the default. An alias for a part of it, such as a width, needs
-            it."""
+        def current_value(name: str) -> Any:  # for aliases of a part of a setting, such as a width of ``hidden_sizes``
             flag = valid_flags[name]
             return read_value(flag, file_words[name]) if name in file_words else flag.default
 
@@ -161,7 +159,7 @@ def _settings_from_words(
             flag_words = _without(flag_words, words_for_agent)
             changed = {name: [as_word(word) for word in words] for name, words in words_for_agent.items()}
             defaults = dataclasses.replace(defaults, changed=changed)
-        file_words = _without(file_words, flag_words)
+        file_words = _without(file_words, flag_words)  # flags override the file
         file_values, file_errors = _read(file_words, defaults, valid_flags, f"{file}: ")
         flag_values, flag_errors = _read(flag_words, defaults, valid_flags, prefix)
         raise_all([*file_errors, *flag_errors])

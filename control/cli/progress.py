@@ -74,7 +74,7 @@ class Meter:
         self._points = deque([(self._started, fraction)])  # recent times and fractions
 
     def time_left(self, fraction: float) -> str:
-        """Return the time left, such as ``02:06``, if ``fraction`` of the work is finished. It is "?" soon after
+        """Return the time left, such as ``02:06``, if ``fraction`` of the work is finished; "?" soon after
         `restart`."""
         if fraction >= 1:
             return "00:00"

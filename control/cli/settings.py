@@ -93,7 +93,10 @@ class Settings:
     @property
     def flags(self) -> dict[str, Flag]:
         """Name -> flag for the settings of all configs, and for ``command.return`` and the other goals of agents."""
-        return {name: flag for config in self.configs for name, flag in flags_of(config).items()} | command_flags()
+        all_flags: dict[str, Flag] = {}
+        for config in self.configs:
+            all_flags |= flags_of(config)
+        return all_flags | command_flags()
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with ``values`` (setting -> value), which have the right types. Unknown names are ignored.

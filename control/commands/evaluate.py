@@ -173,7 +173,7 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
-    """Play ``episodes`` episodes for each of M seeds in each of the ``modes`` ("greedy", "sampled"). Print and return a
+    """Play E ``episodes`` for each of M seeds in each of the ``modes`` ("greedy", "sampled"). Print and return a
     table of their returns. Unless ``solved`` is None, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []

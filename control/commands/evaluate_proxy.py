@@ -93,7 +93,10 @@ def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> 
     print_wrapped(f"{proxy.game} by a {KINDS[proxy.config.proxy].noun}: {path_text(proxy.path)}")
     places = " on each" if options.real_baseline else ""
     agents_text = f"{options.num_agents} fresh {','.join(agents)} agents{places}, seed {run.seed}"
-    sampled_names = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
+    sampled_names: dict[str, None] = {}  # hyperparameters without repetitions
+    for agent in agents.values():
+        if agent.vary_hp:
+            sampled_names |= dict.fromkeys(agent.vary)
     if sampled_names:
         agents_text += f", sampled for each agent: {', '.join(sampled_names)}"
     print_wrapped(f"{agents_text}; {proxy.config.test_episodes} real test episodes per agent")

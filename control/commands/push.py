@@ -27,7 +27,7 @@ def check_hub(name: str) -> None:
 def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[str, object], result: str) -> None:
     """Upload a model to ``name`` (``user/name``) on the hub: the file that ``write(folder)`` writes, the text
     ``config`` as config.yaml, and a model card. The card has a table with ``rows`` (name -> value), whose first two,
-    algorithm and environment, become the title, and ``result``, the text of an evaluation. Raises UserError if that
+    algorithm and environment, are the title, and the text ``result`` of an evaluation. Raises UserError if the upload
     fails."""
     from huggingface_hub import HfApi
 

@@ -69,8 +69,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
 
 
 def _wrapped_command(words: Sequence[str]) -> str:
-    """Return an indented shell command. On a terminal, lines that do not fit are broken before a flag, with a
-    backslash."""
+    """Return an indented shell command. On a terminal, lines that do not fit are broken before a flag."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     lines = [f"  {shlex.quote(words[0])}"]
     for flag_and_value in re.split(" (?=--)", shlex.join(words[1:])):  # such as "--seed 3"

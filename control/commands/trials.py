@@ -130,8 +130,7 @@ class Search:
         return [trial for trial in self.scored if trial.status != "interrupted"]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
-        """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as
-        suggested."""
+        """Record that a trial with hyperparameters ``raw`` starts, or continues after a pause, and return it."""
         if number not in self.trials:
             self.trials[number] = Trial(number, dict(raw))
             self.write()

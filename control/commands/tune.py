@@ -210,7 +210,8 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     last_checkpoint = trial_folder / run_dir.LAST_CHECKPOINT  # exists after an interruption
     resumed_checkpoint = last_checkpoint if last_checkpoint.exists() else None
     with contextlib.ExitStack() as stack:
-        if ray_checkpoint := ray_tune.get_checkpoint():  # may be a checkpoint of another trial
+        ray_checkpoint = ray_tune.get_checkpoint()  # may be a checkpoint of another trial
+        if ray_checkpoint:
             resumed_checkpoint = Path(stack.enter_context(ray_checkpoint.as_directory()), "last.ckpt")
         trials.run_trial(settings, trial_folder, resumed_checkpoint, report)
 

@@ -123,7 +123,8 @@ def record(
             add_frame(place_side_by_side([episode.picture() for episode in episodes]))
             num_paused = 0  # number of frames since all episodes have ended
             while num_paused < pause_frames:
-                num_paused += all(episode.done for episode in episodes)
+                if all(episode.done for episode in episodes):
+                    num_paused += 1
                 for episode in episodes:
                     episode.advance()
                 add_frame(place_side_by_side([episode.picture() for episode in episodes]))

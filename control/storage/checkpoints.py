@@ -55,8 +55,7 @@ class Checkpoint(NamedTuple):
 
 
 def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint atomically, so that the previous file survives a full disk or a kill. Raises OSError if it
-    cannot be written."""
+    """Write a checkpoint atomically, so that the previous file survives a full disk or a kill. Raises OSError."""
     try:
         with atomic_file(Path(path)) as temporary:
             torch.save(content, temporary)
@@ -160,7 +159,6 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """Return a checkpoint in the first of ``folders`` that has any: the best, or else the last. None if there is
-    none."""
+    """Return the best or else the last checkpoint in the first of ``folders`` that has one. None if there is none."""
     files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
     return next((file for file in files if file.is_file()), None)

@@ -163,8 +163,7 @@ def is_locked(folder: Path) -> bool:
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary file beside ``path``, and renames it to ``path`` if the block ends
-    without an exception. Even after SIGKILL or with a full disk, ``path`` is the complete old or the complete new
-    file."""
+    without an exception. Even after SIGKILL or with a full disk, ``path`` is the complete old or the new file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
     ending.exit_callbacks.append(remove)  # a process may exit without the ``finally`` below
@@ -233,8 +232,7 @@ class MetricsFile:
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
     def _write(self, rows: Iterable[Row]) -> None:
-        """Replace the content of the file by ``rows``, an iterator that may still read the old file. Short rows are
-        filled with empty cells."""
+        """Replace the content of the file by ``rows``, which may still be read from the old file. Fill short rows."""
         with atomic_file(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
