@@ -10,8 +10,7 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """Return ``text`` in a colour (a key of `_CODES`) if ``stream`` is a terminal with colours and NO_COLOR is not
-    set."""
+    """Return ``text`` in a colour (a key of `_CODES`) if ``stream`` is a terminal with colours, without NO_COLOR."""
     shows_colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     if not (shows_colours and text):
         return text

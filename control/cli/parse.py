@@ -131,11 +131,7 @@ def _settings_from_words(
         file_words, _ = translate(file_words, (), DECIDING)
         # The environment ``module:Name-v0`` is in a module. A file may not name it, because an import runs code.
         import_module("gamename", _text_of("gamename", flag_words))
-        all_words = {**file_words, **flag_words}
-        if _text_of("implementation", all_words) == "RN" and _text_of("mode", all_words) == "-1":
-            removed_names, added_words = _baseline_of_rewards(all_words)
-            file_words = _without(file_words, removed_names)
-            flag_words = {**_without(flag_words, removed_names), **added_words}
+        file_words, flag_words = _translate_baseline(file_words, flag_words)
         if help_words is not None:
             _print_help({**file_words, **flag_words}, help_words)
             sys.exit(0)
@@ -223,14 +219,17 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
     return {"config": [file], "resume_search": [folder], **other_words}
 
 
-def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
-    """Translate ``--implementation RN --mode -1`` to the settings of an agent, and print them on stderr. Return the
-    names of the settings to remove from ``words`` (setting -> words), and the words of the settings to add, such as
-    ``{"implementation": ["DDQN"], "intrinsic": ["icm"]}``.
+def _translate_baseline(file_words: Words, flag_words: Words) -> tuple[Words, Words]:
+    """Translate ``--implementation RN --mode -1`` to the settings of an agent, such as ``--implementation DDQN
+    --intrinsic icm``, and print them on stderr. Return the words of the file and of the flags, which are unchanged for
+    other runs.
 
     RN learns a reward network, but mode -1 is a baseline of Ferreira et al. 2022 without one: an agent gets the
     environment's reward plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
     """
+    words = {**file_words, **flag_words}
+    if _text_of("implementation", words) != "RN" or _text_of("mode", words) != "-1":
+        return file_words, flag_words
     agent_choice = {"agent": _text_of("agent", words)} if "agent" in words else {}
     agent = agents_of("RN", _text_of("gamename", words), agent_choice)
     is_tabular = family(agent).package.endswith(".tabular")
@@ -240,7 +239,8 @@ def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
         added_words[bonus] = [bonus_value]
     line = " ".join(f"--{name} {_text_of(name, added_words)}" for name in added_words)
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
-    return {"implementation", "mode", "agent"}, added_words
+    removed_names = ("implementation", "mode", "agent")
+    return _without(file_words, removed_names), {**_without(flag_words, removed_names), **added_words}
 
 
 def _defaults(words: Words) -> Settings:

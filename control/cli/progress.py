@@ -74,8 +74,7 @@ class Meter:
         self._points = deque([(self._started, fraction)])  # recent times and fractions
 
     def time_left(self, fraction: float) -> str:
-        """Return the time left, such as ``02:06``, if ``fraction`` of the work is finished; "?" soon after
-        `restart`."""
+        """Return the time left, such as ``02:06``, if ``fraction`` of the work is done; "?" soon after `restart`."""
         if fraction >= 1:
             return "00:00"
         if fraction - self._first_fraction < _LEAST_FRACTION:

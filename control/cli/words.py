@@ -74,8 +74,7 @@ Flags = Mapping[str, Flag]
 
 
 def check_text(pairs: Sequence[Pair], source: str = "") -> None:
-    """Raise SettingError unless the names and words in ``pairs`` are UTF-8 without NUL. ``source`` begins its
-    message."""
+    """Raise SettingError unless names and words in ``pairs`` are UTF-8 without NUL. ``source`` begins its message."""
     for name, words in pairs:
         for word in (name, *words):
             text = word if isinstance(word, str) else as_word(word)
@@ -85,9 +84,8 @@ def check_text(pairs: Sequence[Pair], source: str = "") -> None:
 
 
 def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
-    """Convert the content of a file, or keywords, to pairs like flags of a command line: ``{"lr": 0.1, "command":
-    {"return": 250}}`` becomes ``("lr", [0.1])`` and ``("command.return", [250])``. Raises SettingError for other
-    mappings."""
+    """Convert the content of a file, or keywords, to pairs like flags: ``{"lr": 0.1, "command": {"return": 250}}``
+    becomes ``("lr", [0.1])`` and ``("command.return", [250])``. Raises SettingError for other mappings."""
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})

@@ -178,9 +178,10 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return the fitness of the first mean of the search, and of the winner, whose agents have the results ``outcome``.
-    The verdict requires that the winner's is higher. Return None if the search did not begin with a random mean, if the
-    two cannot be compared, or if the winner cannot be better because its agents reach the return ``goal``."""
+    """Return the fitness at the start of the search (of its first mean), and of the winner, whose agents have the
+    results ``outcome``. The verdict requires that the winner's is higher. Return None if the search did not begin at
+    random, if the two cannot be compared, or if the winner cannot be better because its agents reach the return
+    ``goal``."""
     config = module.config
     first_config = config.generation_settings(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
@@ -270,9 +271,9 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
 
 
 def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Evaluate the best means of a search again, with new agents, and choose the winner. The candidates are the means
-    in the archive and, unless the search ended because it solved the task, the last mean. Only a candidate that was
-    evaluated with all ``retest_agents`` agents can win.
+    """Evaluate the best proxies of a search, means of its evolution strategy, again with new agents, and choose the
+    winner. The candidates are the means in the archive and, unless the search ended because it solved the task, the
+    last mean. Only a candidate that was evaluated with all ``retest_agents`` agents can win.
 
     Return the number of the winner's ``generation``, the winner ``[D]``, and a dictionary about each candidate: its
     ``generation``, its fitness ``in_search`` (None for the last mean), its new score ``again``, and the number of new

@@ -252,8 +252,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
 def check_unchanged(
     names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any], folder: Path
 ) -> None:
-    """Raise SettingError for each of the settings ``names`` with another value than in the run to resume, in
-    ``folder``."""
+    """Raise SettingError for each of the settings ``names`` with another value than in the run in ``folder``, to
+    resume."""
     errors: list[SettingError] = []
     for name in sorted(names):
         if old_values[name] != new_values[name]:

@@ -331,7 +331,7 @@ def _listener(search: Search) -> Any:
             if separator:
                 search.end(_trial_number(trial), problem)
             else:  # the process was killed; the trial may succeed when the search is resumed
-                reason = ": ".join(["its process ended", *lines[1:2]])  # Ray's reason is in the second line, if any
+                reason = f"its process ended: {lines[1]}" if len(lines) > 1 else "its process ended"
                 search.end(_trial_number(trial), reason, "interrupted")
 
     return Listener()
