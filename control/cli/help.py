@@ -147,13 +147,7 @@ def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default:
         notes = _notes_without_effect(defaults, valid_flags)
     else:
         families = []  # without aliases of a family
-        matches, owners = {}, dict[str, list[str]]()  # setting -> flag, and setting -> implementations that have it
-        for name in implementations():
-            other_defaults = defaults_for({"implementation": name, "gamename": defaults.run.gamename})
-            for flag in flags_of_settings(other_defaults).values():
-                if _contains(flag, text, other_defaults.families):
-                    matches.setdefault(flag.name, flag)
-                    owners.setdefault(flag.name, []).append(name)
+        matches, notes = _matches_of_all(text, defaults.run.gamename)
         if not matches:
             hint = nearest(text, [*valid_flags, *implementations()])
             raise SettingError(f"help is {typed!r}, which no setting contains{hint}; allowed: all, or a word")
@@ -162,14 +156,27 @@ def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default:
             f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
             f"Without brackets, all implementations have the setting, and the default is of {first}."
         )
-        some_owners = {name: names for name, names in owners.items() if len(names) < len(implementations())}
-        notes = {name: f"of {', '.join(names)}" for name, names in some_owners.items()}
     shown_flags = []
     # First the setting with the name ``text``, then settings with the text in their name, then all others.
     for flag in sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name)):
         help_without_sources = SOURCES.sub("", flag.meta["help"])
         shown_flags.append(dataclasses.replace(flag, meta={**flag.meta, "help": help_without_sources}))
     return "\n".join([heading, *_entries(shown_flags, notes, families)])
+
+
+def _matches_of_all(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
+    """Return the settings of all implementations that contain ``text``, setting -> flag, and setting -> note about the
+    implementations that have it, such as ``of PPO, A2C``. There is no note if all of them have it."""
+    matches: dict[str, Flag] = {}
+    owners: dict[str, list[str]] = {}  # setting -> implementations that have it
+    for implementation in implementations():
+        defaults = defaults_for({"implementation": implementation, "gamename": game})
+        for flag in flags_of_settings(defaults).values():
+            if _contains(flag, text, defaults.families):
+                matches.setdefault(flag.name, flag)
+                owners.setdefault(flag.name, []).append(implementation)
+    notes = {name: f"of {', '.join(names)}" for name, names in owners.items()}
+    return matches, {name: note for name, note in notes.items() if len(owners[name]) < len(implementations())}
 
 
 def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:

@@ -72,8 +72,11 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     if all_agents_diverged or all_means_diverged:
         problem = "the weights of all agents that judge the means are no longer finite, so the search has no winner"
         raise UserError(f"{problem}; metrics and checkpoint are kept in {str(folder)!r}: a smaller lr may help")
-    scores: dict[str, Any] = {"fit": fit, "report": summary}
-    if not fit:
+    scores: dict[str, Any]
+    if fit:
+        scores = {"fit": fit, "report": summary}
+        origin = f"fitted to {fit['transitions']:,} transitions"
+    else:
         scores = {
             "generation": generation,
             "generations": module.epoch,
@@ -82,13 +85,9 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
             "search_synthetic_steps": int(module.env_steps.sum()),
             "search_real_steps": module.real_steps,
         }
-    origin = f"mean of generation {generation}"
-    if fit:
-        origin = f"fitted to {fit['transitions']:,} transitions"
-    elif is_clone:
-        origin = f"made from {module.config.start_from}"
-    elif generation > module.epoch:  # the last generation moves the mean once more
-        origin = "last mean"
+        origin = f"made from {module.config.start_from}" if is_clone else f"mean of generation {generation}"
+        if generation > module.epoch:  # the last generation moves the mean once more
+            origin = "last mean"
     announce(module, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
@@ -333,15 +332,15 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
     seeds = module.seeds_of("second test", count)
     sample_all = module.config.retest_drawn  # whether agents have random hyperparameters
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
-    has_rounds = max_return is not None and module.settings.proxy.compiled
-    first_batch = candidates[:1] if has_rounds else candidates
-    returns = torch.full((len(candidates), count), torch.nan)  # [N, agents]
-    watch_first = watch_part(watch, 0, len(first_batch) / len(candidates))
-    outcome = _train_and_test(module, first_batch, seeds, watch_first, sample_all)
-    returns[: len(first_batch)] = outcome.scores.view(-1, count).nan_to_num(-torch.inf)  # -inf if an agent diverged
+    if max_return is None or not module.settings.proxy.compiled:
+        outcome = _train_and_test(module, candidates, seeds, watch, sample_all)
+        returns = outcome.scores.view(-1, count).nan_to_num(-torch.inf)  # [N, agents], -inf if an agent diverged
+        return torch.stack([row.mean() for row in returns]), [count] * len(candidates)
+    returns = torch.full((len(candidates), count), torch.nan)  # NaN for agents that do not train
+    outcome = _train_and_test(module, candidates[:1], seeds, watch_part(watch, 0, 1 / len(candidates)), sample_all)
+    returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agents_done = count
-    # Indices of candidates that can still exceed the first candidate.
-    rivals = list(range(len(first_batch), len(candidates)))
+    rivals = list(range(1, len(candidates)))  # indices of candidates that can still exceed the first candidate
     for first in range(0, count, _ROUND_AGENTS):
         if not rivals:
             break
@@ -352,10 +351,9 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         outcome = _train_and_test(module, candidates[rivals], seeds[first:end], watch_round, sample_all)
         returns[rivals, first:end] = outcome.scores.view(len(rivals), -1).nan_to_num(-torch.inf)
         agents_done += round_agents
-        assert max_return is not None  # without it, there are no rounds
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
         rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
-    agent_counts = (~returns.isnan()).sum(1).tolist()  # returns are NaN in rounds without the candidate
+    agent_counts = (~returns.isnan()).sum(1).tolist()
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 
