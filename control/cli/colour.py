@@ -10,8 +10,7 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """Return ``text`` in a colour (a key of `_CODES`) if ``stream`` is a terminal with colours, unless NO_COLOR is
-    set."""
+    """Return ``text`` in a colour (a key of `_CODES`) if ``stream`` is a terminal with colours, without NO_COLOR."""
     shows_colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     if not (shows_colours and text):
         return text
@@ -42,8 +41,7 @@ def print_named(name: str, text: str, width: int) -> None:
 
 
 def verdict_text(sentence: str, passed: bool) -> str:
-    """Return the ``sentence`` of a verdict. If the verdict has not ``passed``, the text is yellow and begins with the
-    failure and the exit status."""
+    """Return the ``sentence`` of a verdict, in yellow and after the exit status if the verdict has not ``passed``."""
     if passed:
         return sentence
     return paint(f"Failed, so the exit status is 1. {sentence}", "yellow", sys.stdout)

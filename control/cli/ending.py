@@ -48,10 +48,11 @@ class Ending:
         self.exit()
 
     def watch(self, descriptor: int) -> None:
-        """Read the numbers of arriving signals from a file descriptor, a byte each, in a thread. End the process if
-        ``handled`` is not set `REACTION_SECONDS` after Ctrl-C."""
-        while number := os.read(descriptor, 1):
-            if number[0] == signal.SIGINT and not self.handled.wait(REACTION_SECONDS):
+        """End the process if ``handled`` is not set `REACTION_SECONDS` after Ctrl-C. This runs in a thread, which waits
+        for signals. ``descriptor`` is a pipe from which each arriving signal can be read, as a byte with its number."""
+        while True:
+            signal_number = os.read(descriptor, 1)[0]
+            if signal_number == signal.SIGINT and not self.handled.wait(REACTION_SECONDS):
                 self.exit()
 
     def exit(self) -> None:
@@ -117,19 +118,21 @@ class _RobustFile(io.FileIO):
 
 
 def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:
-    """Return a stream for ``descriptor`` that ignores write errors. It has the encoding and buffering of ``stream``,
-    which is None if it is closed. Characters that the encoding lacks are written as escapes such as ``\\u65e5``."""
+    """Return a text stream for a file ``descriptor`` (1 is stdout) that ignores write errors. It has the encoding and
+    buffering of ``stream``, the present stream of the descriptor, which is None if it is closed. Characters that the
+    encoding lacks are written as escapes such as ``\\u65e5``."""
     line_buffering = stream is None or stream.line_buffering or stream.write_through
     file = io.BufferedWriter(_RobustFile(descriptor, "w", closefd=False))
     encoding = None if stream is None else stream.encoding
     return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=line_buffering)
 
 
-def _handle_unraisable(exception: Any) -> None:
-    """Handle an exception that Python only prints, such as in a finalizer. End the command if it is from a signal."""
+def _handle_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Handle an exception in a place that cannot raise it, such as a finalizer. If it is from a signal, end the
+    command. Python prints all others."""
     from models.settings import StopNow  # loaded already if the exception is StopNow
 
-    if issubclass(exception.exc_type, KeyboardInterrupt | StopNow):
+    if issubclass(unraisable.exc_type, KeyboardInterrupt | StopNow):
         ending(signal.SIGINT, frame=None)
     else:
-        sys.__unraisablehook__(exception)
+        sys.__unraisablehook__(unraisable)

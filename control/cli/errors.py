@@ -4,7 +4,6 @@ error is a bug and keeps its traceback. Imports no torch."""
 import errno
 import os
 import sys
-from collections.abc import Sequence
 
 from control.cli.colour import paint, wrap_text
 from models.settings import SettingError, UserError, shorten
@@ -29,20 +28,20 @@ _ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, er
 
 
 def user_messages(error: BaseException) -> list[str] | None:
-    """Return the messages of an error that the user can correct (`one_line`), at most `MAX_LINES` lines. Return None if
-    the error is a bug."""
-    errors: Sequence[BaseException] = error.errors if isinstance(error, SettingError) else [error]
-    messages = [one_line(part) for part in errors[:MAX_LINES]]
-    lines = [message for message in messages if message is not None]
-    if len(errors) > MAX_LINES:
-        lines[-1] += f" (and {len(errors) - MAX_LINES} settings more)"
-    return lines if lines else None
+    """Return the messages of an error that the user can correct (`one_line`), a line for each wrong setting, at most
+    `MAX_LINES`. Return None if the error is a bug."""
+    if not isinstance(error, SettingError):
+        line = one_line(error)
+        return None if line is None else [line]
+    lines = [_printable(str(setting_error)) for setting_error in error.errors[:MAX_LINES]]
+    if len(error.errors) > MAX_LINES:
+        lines[-1] += f" (and {len(error.errors) - MAX_LINES} settings more)"
+    return lines
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the message of an error that the user can correct, as one line. These errors are UserError, a full disk, a
-    file without access, too little memory, and a missing Python module. Return None for any other error, which is a
-    bug."""
+    """Return the message of an error that the user can correct, as one line: a UserError, a full disk, a file without
+    access, too little memory, or a missing Python module. Return None for any other error, which is a bug."""
     understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
     if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
         return _printable(str(error))
@@ -66,16 +65,15 @@ def one_line(error: BaseException) -> str | None:
 
 
 def _printable(line: str) -> str:
-    """Return ``line`` as one line of at most 1500 characters, with words of at most 300. ``line`` may contain user
-    input, so characters that are not printable, such as escape sequences of terminals, become escapes."""
+    """Return a message as one line of at most 1500 characters, with words of at most 300. It may contain user input, so
+    characters that are not printable, such as escape sequences of terminals, are written as ``\\x1b``."""
     words = [shorten(word, limit=300) for word in line.split()]
     text = shorten(" ".join(words), limit=1500)
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)  # without the quotes
 
 
 def missing_reason(path: str | os.PathLike[str]) -> str:
-    """Return the reason why ``path`` cannot be read: it is a link to nothing, the reason of the operating system, such
-    as no permission, or no such file."""
+    """Return the reason why ``path`` cannot be read, for a message, such as ``no such file or folder``."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:
@@ -87,5 +85,5 @@ def missing_reason(path: str | os.PathLike[str]) -> str:
 
 
 def show(line: str) -> None:
-    """Print ``error: line`` on stderr, red on a terminal."""
+    """Print the error message ``line`` on stderr, red on a terminal."""
     print(paint(wrap_text(f"error: {line}", sys.stderr), "red", sys.stderr), file=sys.stderr)

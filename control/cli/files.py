@@ -22,9 +22,8 @@ MAX_BYTES = 100_000  # maximum size of a file of settings; a run's config.yaml h
 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
-    """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``
-    bytes. The file is not opened, because opening a pipe may block. A folder is no error here, because ``open`` has a
-    clear error for it."""
+    """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``,
+    without opening it, because opening a pipe may block. A folder passes, because ``open`` has a clear error for it."""
     status = os.stat(path)  # raises the error for a missing file
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -33,16 +32,14 @@ def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf-8") -> str:
-    """Return the text of a regular file of at most ``max_bytes`` bytes. Raises OSError as `check_regular` does, and
-    UnicodeDecodeError."""
+    """Return the text of a regular file. Raises OSError as `check_regular` does, and UnicodeDecodeError."""
     check_regular(path, max_bytes)
     with open(path, "rb") as file:
         return file.read(max_bytes).decode(encoding)
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
-    """Return the content of a JSON file. Raises OSError as `read_text` does, and ValueError for text that is not
-    JSON."""
+    """Return the content of a JSON file. Raises OSError as `read_text` does, and ValueError for any other text."""
     try:
         return json.loads(read_text(path, max_bytes))
     except RecursionError as error:
@@ -75,12 +72,17 @@ def read_config(path: str) -> dict[str, list[str]]:
 
 def read_mapping(setting: str, path: str, example: str, allow_empty: bool = False) -> dict[str, Any]:
     """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``allow_empty``, an empty file is
-    an empty mapping. Raises SettingError for other content. The message names ``setting``, whose value is the ``path``,
-    and shows ``example``, a correct line."""
+    an empty mapping. Raises SettingError for other content. The message names the ``setting`` whose value is ``path``,
+    and shows ``example``, a correct line such as ``name: value``."""
     try:
         text = read_text(path, MAX_BYTES, "utf-8-sig")  # this encoding skips a byte order mark
         with error_prefix(path):
-            content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
+            if path.lower().endswith(".json"):
+                content = json.loads(
+                    text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str
+                )
+            else:
+                content = yaml.load(text, _TextLoader)
         if content is None and allow_empty:  # YAML without content is None
             return {}
         if isinstance(content, dict):
@@ -99,13 +101,8 @@ def read_mapping(setting: str, path: str, example: str, allow_empty: bool = Fals
     raise SettingError(f"{setting} is {path!r}: {problem}")
 
 
-def _parse_json(text: str) -> Any:
-    """Parse JSON, with numbers as text. Raises SettingError for a repeated name in a mapping."""
-    return json.loads(text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str)
-
-
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return ``pairs`` of a name and a value as a mapping. Raises SettingError for a repeated name."""
+    """Return ``dict(pairs)`` for pairs of a name and a value. Raises SettingError for a repeated name."""
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if name in mapping:
@@ -124,6 +121,7 @@ class _TextLoader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Construct the mapping of a node, unless a name is repeated."""
         node_values = super().construct_mapping(node, deep)
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
             _unique_names([(key.value, None) for key, _ in node.value])  # raises the error about the repeated name

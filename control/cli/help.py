@@ -67,9 +67,9 @@ OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allow
 
 
 def help_text(defaults: Settings, words: Sequence[str], command: str | None, is_default: bool) -> str:
-    """Return the help page for the ``words`` after ``--help``. ``defaults`` are the settings of the run without further
-    flags. ``command`` is a command other than training, such as ``plot``. ``is_default`` says that the user chose no
-    implementation. Raises SettingError if no setting contains the words."""
+    """Return the help page for the ``words`` after ``--help``, such as ``["discount"]``, and for ``command``, a command
+    such as ``plot``, or None for training. ``defaults`` are the settings of the run without further flags.
+    ``is_default`` says that the user chose no implementation. Raises SettingError if no setting contains the words."""
     valid_flags = flags_of_settings(defaults)
     shows_all = words == ["all"]
     if words and not shows_all:
@@ -82,13 +82,14 @@ def help_text(defaults: Settings, words: Sequence[str], command: str | None, is_
 
 
 def in_colours(page: str) -> str:
-    """Return a help page with colours, if stdout is a terminal (`_COLOURS`)."""
+    """Return a help page with the `_COLOURS` of its parts, if stdout is a terminal."""
     for pattern, colour in _COLOURS.items():
         page = re.sub(pattern, paint(r"\g<0>", colour, sys.stdout), page, flags=re.MULTILINE)
     return page
 
 
 def _first_page(valid_flags: Flags) -> str:
+    """Return the page of ``--help`` alone: examples, names of implementations and games, and settings to begin with."""
     settings = []
     for name in _FIRST_SETTINGS:
         flag = valid_flags[name]
@@ -96,7 +97,7 @@ def _first_page(valid_flags: Flags) -> str:
         default = "" if flag.default in (None, False) else f" (default: {flag.default})"
         term = f"--{name}" if flag.type.item is bool else f"--{name} {_metavar(flag)}"
         settings.append((term, first_clause + default))
-    commands = [(f"--{name}", str(kind.__doc__).rstrip(".")) for name, kind in COMMANDS.items()]
+    commands = [(f"--{name}", str(config_class.__doc__).rstrip(".")) for name, config_class in COMMANDS.items()]
     parts = ["usage: python trainer.py [--name value ...]\n", EXAMPLES, *_implementations_and_games()]
     groups = {"settings to begin with": [*settings, *_OPTIONS], "other commands": commands, "more": _MORE}
     for heading, entries in groups.items():
@@ -120,6 +121,7 @@ def _implementations_and_games() -> list[str]:
 
 
 def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
+    """Return the page with the settings of a ``command``, such as ``--plot --help``."""
     usage = f"usage: python trainer.py --{command} "
     if valid_flags[command].type.item is not bool:
         usage += f"{_metavar(valid_flags[command])} "
@@ -135,9 +137,9 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
 
 
 def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default: bool) -> str:
-    """Return a help page with the settings that contain the text ``typed`` (`_contains`): of the user's implementation
-    or, if ``is_default`` or if it has none, of all implementations. Raises SettingError if no setting contains the
-    text."""
+    """Return the page of ``--help discount`` or of another text ``typed``: the settings that contain it (`_contains`).
+    They are settings of the user's implementation or, if ``is_default`` or if it has none, of all implementations.
+    Raises SettingError if no setting contains the text."""
     families, text = defaults.families, typed.lower().lstrip("-")
     matches = {name: flag for name, flag in valid_flags.items() if _contains(flag, text, families)}
     if matches and not is_default:
@@ -145,13 +147,7 @@ def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default:
         notes = _notes_without_effect(defaults, valid_flags)
     else:
         families = []  # without aliases of a family
-        matches, owners = {}, dict[str, list[str]]()  # setting -> flag, and setting -> implementations that have it
-        for name in implementations():
-            other_defaults = defaults_for({"implementation": name, "gamename": defaults.run.gamename})
-            for flag in flags_of_settings(other_defaults).values():
-                if _contains(flag, text, other_defaults.families):
-                    matches.setdefault(flag.name, flag)
-                    owners.setdefault(flag.name, []).append(name)
+        matches, notes = _matches_of_all(text, defaults.run.gamename)
         if not matches:
             hint = nearest(text, [*valid_flags, *implementations()])
             raise SettingError(f"help is {typed!r}, which no setting contains{hint}; allowed: all, or a word")
@@ -160,16 +156,27 @@ def _search_page(defaults: Settings, valid_flags: Flags, typed: str, is_default:
             f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
             f"Without brackets, all implementations have the setting, and the default is of {first}."
         )
-        notes = {
-            setting: f"of {', '.join(names)}"
-            for setting, names in owners.items()
-            if len(names) < len(implementations())
-        }
     shown_flags = []
+    # First the setting with the name ``text``, then settings with the text in their name, then all others.
     for flag in sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name)):
         help_without_sources = SOURCES.sub("", flag.meta["help"])
         shown_flags.append(dataclasses.replace(flag, meta={**flag.meta, "help": help_without_sources}))
     return "\n".join([heading, *_entries(shown_flags, notes, families)])
+
+
+def _matches_of_all(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
+    """Return the settings of all implementations that contain ``text``, setting -> flag, and setting -> note about the
+    implementations that have it, such as ``of PPO, A2C``. There is no note if all of them have it."""
+    matches: dict[str, Flag] = {}
+    owners: dict[str, list[str]] = {}  # setting -> implementations that have it
+    for implementation in implementations():
+        defaults = defaults_for({"implementation": implementation, "gamename": game})
+        for flag in flags_of_settings(defaults).values():
+            if _contains(flag, text, defaults.families):
+                matches.setdefault(flag.name, flag)
+                owners.setdefault(flag.name, []).append(implementation)
+    notes = {name: f"of {', '.join(names)}" for name, names in owners.items()}
+    return matches, {name: note for name, note in notes.items() if len(owners[name]) < len(implementations())}
 
 
 def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
@@ -179,7 +186,7 @@ def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
 
 
 def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
-    """Return the help page of a training run."""
+    """Return the help page of a training run: with all settings if ``full``, otherwise with the usual ones."""
     notes = _notes_without_effect(defaults, valid_flags)
     listed = list(valid_flags.values())
     if not full:  # settings of training that have an effect; commands to the agent have no owner
@@ -201,6 +208,7 @@ def _training_page(defaults: Settings, valid_flags: Flags, full: bool) -> str:
 
 
 def _wrap(text: str, indent: str = "") -> str:
+    """Break ``text`` into lines that fit the terminal, each of which begins with ``indent``."""
     width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
     return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
@@ -208,12 +216,12 @@ def _wrap(text: str, indent: str = "") -> str:
 def _groups(
     listed: Sequence[Flag], implementation: str, notes: Mapping[str, str], families: Sequence[str] | None
 ) -> list[str]:
-    """Return the entries of the ``listed`` settings, with a heading for each section."""
+    """Return the lines for the ``listed`` settings (`_entries`), with a heading for each section."""
     config_class = family(implementation).config
 
     def sort_key(flag: Flag) -> tuple[bool, bool, bool, bool, int]:
-        """Return the key that sorts settings; False is before True. In a section, settings that decide about others,
-        such as ``preset``, are first."""
+        """Sort the hyperparameters of the implementation first, then those of the agents on its proxy. In a section,
+        settings that decide about others, such as ``preset``, are first. False is before True."""
         is_of_agent = flag.section.startswith("hyperparameters")
         is_in_subsection = is_of_agent and ": " in flag.section  # such as ``hyperparameters of PPO: network``
         rank = _OFTEN_TUNED.index(flag.name) if flag.name in _OFTEN_TUNED else len(_OFTEN_TUNED)
@@ -236,14 +244,17 @@ def _notes_without_effect(defaults: Settings, valid_flags: Flags) -> dict[str, s
 
 
 def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str] | None) -> list[str]:
-    brackets = {name: f" [{note}]" for name, note in notes.items()}
-    return [
-        _entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{brackets.get(flag.name, '')}")
-        for flag in listed
-    ]
+    """Return the text for each of the ``listed`` settings, such as ``--lr X  learning rate (default: 0.001)``. A note
+    (``notes`` maps a setting to it) follows in brackets. For ``families`` see `_explanation`."""
+    texts = []
+    for flag in listed:
+        note = f" [{notes[flag.name]}]" if flag.name in notes else ""
+        texts.append(_entry(f"--{flag.name} {_metavar(flag)}", _explanation(flag, families) + note))
+    return texts
 
 
 def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
+    """Return a line with ``term`` and, from ``column`` on, its explanation ``text``, which may need more lines."""
     explanation = _wrap(text, " " * column)  # each line begins with spaces, which the term replaces in the first line
     indented_term = f"  {term}"
     if len(indented_term) + 2 > column:  # no room for two spaces before the explanation
@@ -252,8 +263,8 @@ def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
 
 
 def _metavar(flag: Flag) -> str:
-    """Return the placeholder for a flag's value, such as ``N``, ``N,...`` or, for texts that may contain commas,
-    ``TEXT ...``."""
+    """Return the placeholder for a flag's value: ``N``, ``N,...`` or, if a comma may be part of the text, ``TEXT
+    ...``."""
     if flag.meta["choices"] and not flag.type.is_list:
         return "NAME"
     single = METAVARS[flag.type.item]
@@ -263,8 +274,8 @@ def _metavar(flag: Flag) -> str:
 
 
 def _explanation(flag: Flag, families: Sequence[str] | None) -> str:
-    """Return the help text of a flag, with default, allowed values and aliases in brackets. If ``families`` is None,
-    leave out ranges, aliases and sources."""
+    """Return the help text of a flag, with default, allowed values and aliases in brackets. ``families`` are the folder
+    names of algorithms whose aliases are listed. If it is None, leave out ranges, aliases and sources."""
     notes = [f"default: {as_word(flag.default, ',')}"]
     allowed_values = allowed(flag.type, flag.meta)
     is_obvious = allowed_values.removesuffix("; or null") in OBVIOUS_VALUES

@@ -14,7 +14,7 @@ from models.settings import SettingError, closest
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
-_COUNTERPARTS = {"start_from": "teacher"}  # setting of an implementation -> flag of a command with the same meaning
+_COUNTERPARTS = {"start_from": "teacher"}  # setting of an implementation -> similar flag of a command, for messages
 
 
 def flags(
@@ -26,8 +26,7 @@ def flags(
 
 
 def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting in ``defaults``, every setting of each command, and every parameter of
-    the game, with default values."""
+    """Return name -> `Flag` for all settings in ``defaults``, of every command and of the game, with default values."""
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
     agent_name = run.implementation if proxy is None else run.agent
     section = f"hyperparameters of {agent_name}"
@@ -40,8 +39,9 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
-    property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
+    """Return the shell command that runs these settings, such as ``python trainer.py --implementation PPO ...``. It has
+    the settings that identify a run, such as ``seed`` (their property ``identity``), and the settings that differ from
+    their defaults, except names in ``without``."""
     run, values = settings.run, as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     valid_flags = flags_for_values(run.implementation, run.gamename, values)
@@ -58,9 +58,9 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting. Some settings, such as ``preset`` and ``proxy``, decide the defaults of
-    others. The defaults of the others are for the ``values`` (setting -> value) of these settings. They themselves have
-    the defaults of a run without flags, except for ``agent``, whose default is from the preset in ``values``."""
+    """Return name -> `Flag` for every setting. The default of a flag is for the choices in ``values`` (setting ->
+    value) that decide it, such as ``preset`` and ``proxy``. These themselves have the defaults of a run without flags,
+    except for ``agent``, whose default is from the preset."""
     deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in deciding_flags if name in values}
     all_flags = {**flags(implementation, game, choices), **deciding_flags}
@@ -71,9 +71,9 @@ def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) 
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
-    """Return name -> `Flag` for settings that apply to several families of agents at once, such as ``lr`` for
-    ``DDQN_lr`` and ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the families. A
-    flag has the default of the families, or None if their defaults differ. Empty for agents of one family."""
+    """Return name -> `Flag` for settings that apply to agents of several families (algorithms) at once, such as ``lr``
+    for ``DDQN_lr`` and ``PPO_lr``. ``agents`` is the joint config of these agents (`models.mixture`). A flag has the
+    default of the families, or None if their defaults differ. Empty for agents of one family."""
     agent_flags = flags_of(agents, section)
     shared_flags: dict[str, Flag] = {}
     for name, prefixed_names in shared_settings(agents).items():  # "lr", ("DDQN_lr", "PPO_lr")
@@ -99,13 +99,13 @@ def parameters(game: str) -> dict[str, Flag]:
 
 
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
-    """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has this
-    setting, that the name exists only as a flag, or which commands to agents exist. For any other name it suggests a
-    similar one. The message begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a setting in a file, and "" for a
-    keyword. If ``game`` is empty, parameters of games are not considered."""
+    """Return the error for a name that is not in ``valid_flags``. It says which game or implementation has the setting,
+    that the name exists only as a flag, which ``command.return`` etc. exist, or suggests a similar name. The message
+    begins with ``prefix``: ``--`` for a flag, ``FILE: `` for a file, "" for a keyword. An empty ``game`` has no
+    parameters."""
     from envs.names import games_with
 
-    games = games_with(name.removeprefix("no_"))
+    games = games_with(name.removeprefix("no_"))  # the games that have a parameter with this name
     base_name, _, _ = game.partition(",")
     if game and games and base_name not in games:
         problem = f"has no effect with gamename {base_name}; it is a parameter of {', '.join(games)}"
@@ -130,17 +130,18 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_names: Sequence[str]) -> str | None:
-    """Return the setting in ``valid_flags``, or the one of ``other_names``, with the name or alias that is most similar
-    to ``name``, with a value if `HINTS` has one. Return None if no name is similar."""
+    """Return the setting that the user may mean with the unknown ``name``, such as ``discount`` for ``gama``, maybe
+    with a value. It is in ``valid_flags`` or ``other_names``. Return None if no name or alias is similar."""
     agent, _, setting = name.partition("_")
     if agent in implementations() and setting in valid_flags:  # PPO_lr exists only in runs of several agents
         return setting
     aliases = {**HINTS, **vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags)}
     aliases |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
-    settings_by_name = {
-        alias: original for alias, original in aliases.items() if original.partition(" ")[0] in valid_flags
-    }
+    suggestions: dict[str, str] = {}  # name or alias -> the setting to suggest for it
+    for alias, suggestion in aliases.items():
+        if suggestion.partition(" ")[0] in valid_flags:  # a value may follow, as in "accelerator gpu"
+            suggestions[alias] = suggestion
     negations = [f"no_{flag.name}" for flag in valid_flags.values() if flag.default is True]
-    settings_by_name |= {original: original for original in [*valid_flags, *negations, *other_names]}
-    similar_name = closest(name, settings_by_name)
-    return settings_by_name[similar_name] if similar_name else None
+    suggestions |= {original: original for original in [*valid_flags, *negations, *other_names]}
+    similar_name = closest(name, suggestions)
+    return suggestions[similar_name] if similar_name else None

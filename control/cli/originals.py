@@ -7,7 +7,7 @@ from models.settings import SettingError, choice_error, format_value, raise_all
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
 _AGENT_TYPES = ("ER", "perfect_model", "simple_model")  # the other keys of `ORIGINAL_AGENTS` are latent types
-# Key of a file -> agent type. The first key that is present decides.
+# Key of a file without an agent type -> the agent type that reads this key. The first key that is present decides.
 _AGENT_BY_KEY = {
     "latent_type": "latent_model",
     "Q_alpha": "simple_model",
@@ -29,10 +29,10 @@ def translate_original(content: Mapping[str, Any]) -> dict[str, Any]:
     defaults of the scripts. Raises SettingError for an unknown environment or agent."""
     entries = dict(content)  # keys that need no translation remain in it
     game, env_config = entries.pop("environment", None), entries.pop("env_config", {})
-    wrong = [] if game in ORIGINAL_GAMES else [choice_error("environment", game, ORIGINAL_GAMES)]
+    errors = [] if game in ORIGINAL_GAMES else [choice_error("environment", game, ORIGINAL_GAMES)]
     if not isinstance(env_config, dict):
-        wrong.append(SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping"))
-    raise_all(wrong)
+        errors.append(SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping"))
+    raise_all(errors)
     implementation = _pop_implementation(entries)
     settings: dict[str, Any] = {"gamename": game.lower()}
     if game == "ProcMaze":
@@ -60,11 +60,13 @@ def _pop_implementation(entries: dict[str, Any]) -> str:
     the key is missing, other keys that only one script reads determine the agent. ``latent_type`` remains in
     ``entries``, because it is also a setting of this program. Raises SettingError for an unknown agent."""
     likely_agent = next((agent for key, agent in _AGENT_BY_KEY.items() if key in entries), "ER")
-    key, choices = "agent_type", [*_AGENT_TYPES, "latent_model"]
     agent = entries.pop("agent_type", likely_agent)
-    if agent == "latent_model":  # its implementation depends on the type of its latent state
-        key, choices = "latent_type", [name for name in ORIGINAL_AGENTS if name not in _AGENT_TYPES]
-        agent = entries.get("latent_type", choices[0])
-    if agent not in choices:
-        raise choice_error(key, agent, choices)
-    return ORIGINAL_AGENTS[agent]
+    if agent in _AGENT_TYPES:
+        return ORIGINAL_AGENTS[agent]
+    if agent != "latent_model":
+        raise choice_error("agent_type", agent, [*_AGENT_TYPES, "latent_model"])
+    latent_types = [name for name in ORIGINAL_AGENTS if name not in _AGENT_TYPES]
+    latent_type = entries.get("latent_type", latent_types[0])
+    if latent_type not in latent_types:
+        raise choice_error("latent_type", latent_type, latent_types)
+    return ORIGINAL_AGENTS[latent_type]

@@ -24,15 +24,14 @@ _COMPILING = "compiling machine code, half a minute or more, only once"
 
 
 class Meter:
-    """Shows the finished fraction of some work and the time left. If stderr is a terminal, it shows a bar, otherwise a
-    line of text every `LINE_SECONDS`. The time left is estimated from the mean speed in the last quarter of the time
-    since `restart`, at least `_SPEED_SECONDS`, because other programs may slow this one down for a while. The clock
-    pauses while functions are compiled."""
+    """Shows the finished fraction of some work and the time left: in a bar if stderr is a terminal, otherwise in a line
+    of text every `LINE_SECONDS`. The time left is estimated from the mean speed in the last quarter of the time since
+    `restart`, at least `_SPEED_SECONDS`. The clock pauses while functions are compiled."""
 
-    _open: ClassVar[list["Meter"]] = []
-    _compiling_since: ClassVar[float | None] = None
+    _open: ClassVar[list["Meter"]] = []  # the meters that are not closed; the last one is the bar on the terminal
+    _compiling_since: ClassVar[float | None] = None  # time when compiling began; None if nothing is compiled now
     _compile_seconds: ClassVar[float] = 0.0  # time that the process has compiled so far
-    _has_announced: ClassVar[bool] = False
+    _has_announced: ClassVar[bool] = False  # whether `begin_compiling` has printed its line
 
     def __init__(self, label: str) -> None:
         self.bar: tqdm | None = None
@@ -50,16 +49,16 @@ class Meter:
 
     @classmethod
     def begin_compiling(cls) -> None:
-        """Stop the clock. Say that functions are compiled, in the open bar or, without a terminal, in a line of text
-        that is printed only once."""
+        """Stop the clock. If there is a meter, say that functions are compiled: in its bar or, without a terminal, in a
+        line of text that is printed only once."""
         cls._compiling_since = time.monotonic()
-        for meter in cls._open[-1:]:
-            if meter.bar is not None:
-                meter.bar.desc, meter.bar.bar_format = _COMPILING, "  {desc}"
-                meter.bar.refresh()
-            elif not cls._has_announced:
-                cls._has_announced = True
-                print(f"  {_COMPILING}", flush=True)
+        bar = cls._open[-1].bar if cls._open else None
+        if bar is not None:
+            bar.desc, bar.bar_format = _COMPILING, "  {desc}"
+            bar.refresh()
+        elif cls._open and not cls._has_announced:
+            cls._has_announced = True
+            print(f"  {_COMPILING}", flush=True)
 
     @classmethod
     def end_compiling(cls) -> None:
@@ -69,12 +68,13 @@ class Meter:
             cls._compiling_since = None
 
     def restart(self, fraction: float = 0.0) -> None:
-        """Estimate the time left from the speed from now on. ``fraction`` is the fraction that is finished now."""
+        """Forget the speed so far: the time left is estimated from the speed after this call. ``fraction`` is the
+        fraction of the work that is finished now."""
         self._first_fraction, self._started = fraction, self.seconds()
         self._points = deque([(self._started, fraction)])  # recent times and fractions
 
     def time_left(self, fraction: float) -> str:
-        """Return the time left as text, if ``fraction`` of the work is finished. It is "?" soon after `restart`."""
+        """Return the time left, such as ``02:06``, if ``fraction`` of the work is done; "?" soon after `restart`."""
         if fraction >= 1:
             return "00:00"
         if fraction - self._first_fraction < _LEAST_FRACTION:
@@ -84,7 +84,7 @@ class Meter:
             self._points.append((now, fraction))
         window_start = now - max(_SPEED_SECONDS, (now - self._started) / 4)
         while len(self._points) > 2 and self._points[1][0] <= window_start:
-            self._points.popleft()
+            self._points.popleft()  # the second point is before the window too, so the first one is not needed
         first_seconds, first_fraction = self._points[0]
         seconds_per_fraction = (now - first_seconds) / (fraction - first_fraction)
         return str(tqdm.format_interval(seconds_per_fraction * (1 - fraction)))
@@ -117,7 +117,7 @@ class RowTable:
     that has a new column or a text that is wider than its column."""
 
     def __init__(self) -> None:
-        self.widths: dict[str, int] = {}
+        self.widths: dict[str, int] = {}  # column -> number of characters
 
     def text(self, row: Mapping[str, str]) -> str:
         """Return ``row`` (column -> text) as a line, with the header in a line above if the row needs it. Missing cells
@@ -150,9 +150,9 @@ def time_in_words(seconds: float) -> str:
 
 
 def watch_part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Return a function for a part of the work: it is called with the finished fraction of the part, and calls
-    ``watch`` with the finished fraction of the whole work. The part begins at the fraction ``first`` of the work and
-    has the fraction ``size``; both are 0.25 for the second quarter. Return None if ``watch`` is None."""
+    """Return a function that shows the progress of a part of some work. It is called with the finished fraction of the
+    part, and calls ``watch`` with the finished fraction of the whole work. The part begins at the fraction ``first`` of
+    the work and has the fraction ``size``; both are 0.25 for the second quarter. Return None if ``watch`` is None."""
     if watch is None:
         return None
     return lambda fraction, *result: watch(first + size * fraction, *result)

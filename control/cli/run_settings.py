@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from models.settings import FieldType, machine_code, setting
 
+# Each function declares a setting (`models.settings.setting`) with the properties that a group of settings shares.
 _setting = functools.partial(setting, hparam=False)
 _run = functools.partial(_setting, section="run", commands=("eval_agent", "use_tune"))
 _count = functools.partial(_run, minimum=1, maximum=4096)
@@ -213,7 +214,7 @@ class Command:
     flag: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        cls.flag = next(iter(cls.__annotations__))
+        cls.flag = next(iter(cls.__annotations__))  # the name of the first field
 
 
 @dataclass(frozen=True)
@@ -399,5 +400,5 @@ RETURN_COMMANDS = {
     "advantage": setting(None, "advantage to command (RCP-A)"),
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
-"""Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-COMMAND = FieldType(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`
+"""Goals for agents that follow commands, set as ``--command.return 250``. With null, the agent chooses the goal."""
+RETURN_COMMAND_TYPE = FieldType(float, is_list=False, optional=True)  # the type of the settings in `RETURN_COMMANDS`

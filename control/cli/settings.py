@@ -15,7 +15,7 @@ from models.registry import config_of, default_config, families_of, family, fami
 from models.settings import SettingError, field_types, names_with, nearest, raise_all
 from models.vocabulary import translate
 
-DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
+DECIDING = ("implementation", "gamename", "agent")  # the settings that decide which other settings exist
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,18 @@ class Settings:
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """Return a copy with ``changes`` (setting -> value). The value of ``command`` is a mapping of commands to
-        numbers, such as ``{"return": 250}``. Other settings do not change, even if their defaults depend on the changed
-        settings: for another implementation or environment use `from_dict`. Raises SettingError for unknown names and
-        wrong values."""
+        """Return a copy with ``changes`` (setting -> value), such as ``lr=0.01`` or ``command={"return": 250}``. Other
+        settings do not change, even if their defaults depend on the changed settings: for another implementation or
+        environment use `from_dict`. Raises SettingError for unknown names and wrong values."""
         return self.with_values(convert_values(expand_shared(self.agent, changes), self.flags))
 
     @property
     def flags(self) -> dict[str, Flag]:
-        """Name -> flag for the settings of all configs, and for the commands to the agent."""
-        return {name: flag for config in self.configs for name, flag in flags_of(config).items()} | command_flags()
+        """Name -> flag for the settings of all configs, and for ``command.return`` and the other goals of agents."""
+        all_flags: dict[str, Flag] = {}
+        for config in self.configs:
+            all_flags |= flags_of(config)
+        return all_flags | command_flags()
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with ``values`` (setting -> value), which have the right types. Unknown names are ignored.
@@ -112,15 +114,15 @@ class Settings:
             changes = {name: remaining.pop(name) for name in field_types(type(config)) if name in remaining}
             if changes:
                 configs[field_name] = dataclasses.replace(config, **changes)
-        # Commands to the agent are settings such as ``command.return``. Without a value (None), a command is not given.
-        command = {name.removeprefix("command."): value for name, value in remaining.items() if "command." in name}
-        if command:
-            configs["command"] = {name: value for name, value in command.items() if value is not None}
+        # Goals of an agent that follows commands, such as ``command.return``. None means that the agent chooses it.
+        goals = {name.removeprefix("command."): value for name, value in remaining.items() if "command." in name}
+        if goals:
+            configs["command"] = {name: value for name, value in goals.items() if value is not None}
         return dataclasses.replace(self, **configs)
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """Return the written form of settings: setting -> value of a plain type. Tuples become lists, and the value of
+    """Return setting -> value for all settings, as they are written to files: tuples become lists, and the value of
     ``command`` is a mapping. If several configs have a setting, the last of `Settings.configs` counts."""
     values: dict[str, Any] = {}
     for config in settings.configs:
@@ -153,15 +155,17 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
 
 
 def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return ``defaults`` changed to ``values`` (setting -> value), whose types and ranges are right. Raises
-    SettingError for conflicts, or if nothing ends the training."""
+    """Return ``defaults`` with other ``values`` (setting -> value), whose types and ranges are right. Raises
+    SettingError for values that conflict, or if nothing ends the training."""
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
     if values.get("total_steps") is not None and end_name != "total_steps":
         values = {end_name: None, **values}  # so that its default does not end the training before ``total_steps``
     settings = defaults.with_values(values)
-    configs = {run.implementation: settings.proxy or settings.agent}
-    if settings.proxy is not None:
+    if settings.proxy is None:
+        configs = {run.implementation: settings.agent}
+    else:  # the config of the search, and the config of the agents of each family
+        configs = {run.implementation: settings.proxy}
         configs |= {name: config for name, _, config in family_parts(settings.agent, parse_agents(run.agent))}
     problems = [family(name).validate(config) for name, config in configs.items()]
     errors = [SettingError(problem) for problem in problems if problem]
@@ -186,8 +190,8 @@ def defaults_for(values: Mapping[str, Any]) -> Settings:
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """Return the default settings of the command whose flag is in ``values``, or None if there is no such flag. Raises
-    SettingError if ``values`` have the flags of two commands."""
+    """Return the default settings of the command in ``values`` (setting -> value), such as `PlotConfig` for ``{"plot":
+    ("exp_dir",)}``. None if there is no command. Raises SettingError if there are two."""
     names = [name for name in COMMANDS if values.get(name)]
     if len(names) > 1:
         raise SettingError(f"--{names[0]} and --{names[1]} exclude each other")
@@ -212,42 +216,44 @@ def end_setting(implementation: str) -> str:
 def convert_values(values: Mapping[str, Any], valid_flags: Flags) -> dict[str, Any]:
     """Return ``values`` (setting -> value), converted to the types of ``valid_flags`` like words of the command line.
     Raises SettingError for unknown names and wrong values."""
-    typed_values, errors = read_values(
-        dict(pairs_of(values)), valid_flags, lambda name: SettingError(f"{name} is unknown{nearest(name, valid_flags)}")
-    )
+
+    def unknown_error(name: str) -> SettingError:
+        return SettingError(f"{name} is unknown{nearest(name, valid_flags)}")
+
+    typed_values, errors = read_values(dict(pairs_of(values)), valid_flags, unknown_error)
     raise_all(errors)
     return typed_values
 
 
 def replaced_settings(implementation: str) -> dict[str, str]:
-    """Return setting -> replacement for settings of a run that this implementation does not use. The replacement is the
-    name of the setting to use instead, or "" if there is none."""
+    """Return the settings of a run that this implementation does not use, each with the name of the setting to use
+    instead, such as ``{"epochs": "generations"}``. The name is "" if there is none."""
     family_spec = family(implementation)
-    kind = family_spec.learns_from  # "episodes", "steps" or "evolution"
     replacements: dict[str, str] = {}
     for field in dataclasses.fields(RunConfig):
-        replacement_of_kind = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
-        if kind in replacement_of_kind:
-            replacements[field.name] = replacement_of_kind[kind]
+        replacement_by_loop = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
+        if family_spec.learns_from in replacement_by_loop:
+            replacements[field.name] = replacement_by_loop[family_spec.learns_from]
     return {**replacements, **family_spec.replaced}
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason for hyperparameters that have no effect in combination with the other settings. If the
-    implementation learns a proxy, they include the hyperparameters of the agents that train on it. A hyperparameter
-    that several of these agents share is in the result only if it has no effect on any of them."""
+    """Return the hyperparameters that have no effect in combination with the other settings, each with the reason, such
+    as ``{"conv_channels": "there are no images"}``. If the implementation learns a proxy (a synthetic environment or
+    reward), they include hyperparameters that have no effect on any of the agents that train on it."""
     run, proxy, missing_features = settings.run, settings.proxy, settings.missing_features
     if proxy is None:
         return _ineffective_in_agent(run.implementation, settings.agent, missing_features)
     reasons = dict(family(run.implementation).ineffective(proxy))
     agents = parse_agents(run.agent)
-    # ``setting_of_field`` maps a field to its setting: ``lr``, for example, to ``PPO_lr`` if there are other families.
+    # Agents of one family share their settings. ``setting_of_field`` maps a field of their config to its setting: "lr",
+    # for example, to "PPO_lr" if there are agents of other families.
     for first_agent, setting_of_field, _ in family_parts(settings.agent, agents):
-        reasons_by_agent = [
-            _ineffective_in_agent(name, config_of(settings.agent, name, agents), missing_features)
-            for name in agents
-            if family(name) is family(first_agent)
-        ]
+        reasons_by_agent: list[dict[str, str]] = []
+        for name in agents:
+            if family(name) is family(first_agent):
+                config = config_of(settings.agent, name, agents)
+                reasons_by_agent.append(_ineffective_in_agent(name, config, missing_features))
         for field, reason in reasons_by_agent[0].items():
             # With ``retest_drawn``, a search varies the settings in ``vary`` when it re-evaluates its best means.
             is_used_by_search = field == "vary" and proxy.retest_drawn
@@ -258,11 +264,11 @@ def ineffective(settings: Settings) -> dict[str, str]:
 
 
 def _ineffective_in_agent(implementation: str, config: Any, missing_features: Collection[str]) -> dict[str, str]:
-    """Return field -> reason for the fields of an agent's ``config`` that have no effect. ``missing_features`` are
-    properties that the environment does not have (`models.family.PARTS`)."""
+    """Return the fields of an agent's ``config`` that have no effect, each with the reason. ``missing_features`` are
+    properties that the environment does not have, such as "images"."""
     reasons = dict(family(implementation).ineffective(config))
     for field in dataclasses.fields(config):
-        required_feature = field.metadata["only_with"]
+        required_feature = field.metadata["only_with"]  # "" if the field has an effect in all environments
         if required_feature in missing_features:
             reasons[field.name] = f"there are no {required_feature}"
     if not getattr(config, "vary_hp", True):  # only agents that train on proxies have it
@@ -271,9 +277,9 @@ def _ineffective_in_agent(implementation: str, config: Any, missing_features: Co
 
 
 def effective_values(settings: Settings) -> dict[str, Any]:
-    """Return setting -> value for a training run, from which `from_dict` restores the same run. The result omits
-    settings that have no effect, settings that only flags may set, settings of a subcommand such as --plot, and ends of
-    the training that are None."""
+    """Return setting -> value for the settings that describe a training run: `from_dict` restores the run from them.
+    The result omits settings that have no effect, settings that only flags may set, settings of a subcommand such as
+    --plot, and ends of the training that are None."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_settings(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
     omitted |= field_types(type(settings.subcommand)).keys()  # empty without a subcommand

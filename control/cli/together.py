@@ -13,47 +13,48 @@ from models.settings import SettingError, closest, names_with, raise_all
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
-    """Raise SettingError if settings conflict, if files are missing, or if a flag in ``typed`` has no effect. ``typed``
-    are the names of the flags that the user typed, out of ``valid_flags``."""
+    """Raise SettingError if settings conflict, if files are missing, or if a flag has no effect. ``typed`` are the
+    names of the flags that the user typed, and ``valid_flags`` has the `Flag` of each."""
     run = settings.run
     if run.resume and run.reload:
         raise SettingError("--resume and --reload exclude each other")
     check_effects(dict(flags_without_effect(settings, typed, valid_flags)), settings)
-    wrong = [*_missing_files(run), *_missing_files(settings.subcommand)]
+    errors = [*_missing_files(run), *_missing_files(settings.subcommand)]
     if run.exp_name in (".", ".."):
-        wrong.append(SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name"))
-    raise_all(wrong)
+        errors.append(SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name"))
+    raise_all(errors)
 
 
 def check_effects(without_effect: Mapping[str, str], settings: Settings | None = None) -> None:
-    """Raise SettingError for each setting in ``without_effect``, unless it is empty. It maps a setting to the end of
-    its message, after "has no effect", such as ``{"lr": " with --plot"}``. If a setting is a switch that is off in
-    ``settings``, the message names its flag ``--no_NAME``."""
+    """Raise SettingError if any setting is in ``without_effect``, which maps a setting to the end of its message: the
+    message for ``{"lr": " with --plot"}`` is ``--lr has no effect with --plot``. For a switch that is off in
+    ``settings``, the message names the flag ``--no_NAME``."""
     errors: list[SettingError] = []
     for name, message_end in without_effect.items():
         is_off = settings is not None and any(getattr(config, name, None) is False for config in settings.configs)
-        errors.append(SettingError(f"--{'no_' * is_off}{name} has no effect{message_end}", name))
+        flag = f"--no_{name}" if is_off else f"--{name}"
+        errors.append(SettingError(f"{flag} has no effect{message_end}", name))
     raise_all(errors)
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
     """Yield an error for each file in a config that does not exist. Words that a setting accepts instead of a file,
     such as ``real`` for ``--film``, are no files."""
-    for name in names_with(config, "exists"):
-        value = getattr(config, name) or ()
-        paths = [value] if isinstance(value, str) else dict.fromkeys(value)  # without repetitions
+    for name in names_with(config, "exists"):  # the settings whose values are paths
+        value = getattr(config, name)  # a path, several paths, or None
+        paths = [value] if isinstance(value, str) else dict.fromkeys(value or ())  # without repetitions
         for path in paths:
             if not os.path.exists(path) and path not in _words_for(name):
                 yield SettingError(f"{name} is {path!r}: {missing_hint(name, path)}", name)
 
 
 def missing_hint(name: str, path: str) -> str:
-    """Return text for the message about the missing file ``path`` of the setting ``name``: the reason, and the name of
-    a similar file or the allowed values."""
+    """Return the end of the message about the missing file ``path`` of the setting ``name``, such as ``no such file or
+    folder; did you mean 'settings.yaml'?``."""
     reason = missing_reason(path)
-    parts = path.split(",")
-    if len(parts) > 1 and all(os.path.exists(part) for part in parts):
-        return f"{reason}; separate paths by spaces: {' '.join(parts)}"
+    paths = path.split(",")
+    if len(paths) > 1 and all(os.path.exists(one_path) for one_path in paths):
+        return f"{reason}; separate paths by spaces: {' '.join(paths)}"
     folder, base = os.path.split(path)
     words = [] if folder else _words_for(name)  # these words are no paths, so they have no folder
     files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # without links to nothing
@@ -74,9 +75,8 @@ def _words_for(name: str) -> list[str]:
 
 
 def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
-    """Yield a pair for each ``typed`` flag that has no effect in combination with the other settings: the name of the
-    flag, and the end of the error message (`check_effects`). If there are several reasons, only the first is
-    yielded."""
+    """Yield a pair for each ``typed`` flag that has no effect in combination with the other settings: its name and the
+    end of the error message, such as ``("lr", " with --plot")``. Of several reasons, only the first is yielded."""
     run = settings.run
     command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")

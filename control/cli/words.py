@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from control.cli.errors import MAX_LINES
-from control.cli.run_settings import COMMAND, RETURN_COMMANDS, Command
+from control.cli.run_settings import RETURN_COMMAND_TYPE, RETURN_COMMANDS, Command
 from models.settings import (
     FieldType,
     SettingError,
@@ -47,8 +47,8 @@ class Flag:
     """A setting on the command line.
 
     ``meta`` has its help text, bounds and properties (`models.settings.PROPERTIES`), and ``section`` is its heading in
-    the help. ``owner`` is the class of the config that has the setting. It is None for a command to the agent, such as
-    ``command.return``, and for a setting of several families.
+    the help. ``owner`` is the dataclass that has the setting as a field, such as `RunConfig`. It is None for a goal of
+    the agent, such as ``command.return``, and for a setting that agents of several algorithms share.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Flag:
 
     @property
     def command(self) -> str:
-        """The flag of the command (`COMMANDS`) that this setting belongs to; "" for training."""
+        """The command that this setting belongs to, such as ``plot`` for ``plot_out``; "" for training."""
         return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
 
     @property
     def comma_separates(self) -> bool:
-        """Whether a comma separates items of a list. It may be part of a text that is not from a list of choices."""
+        """Whether a comma separates items of a list. In a list of other texts, such as paths, it is part of an item."""
         return self.type.item is not str or bool(self.meta["choices"])
 
 
@@ -74,8 +74,7 @@ Flags = Mapping[str, Flag]
 
 
 def check_text(pairs: Sequence[Pair], source: str = "") -> None:
-    """Raise SettingError unless the names and words in ``pairs`` are UTF-8 without NUL. The message begins with
-    ``source``."""
+    """Raise SettingError unless names and words in ``pairs`` are UTF-8 without NUL. ``source`` begins its message."""
     for name, words in pairs:
         for word in (name, *words):
             text = word if isinstance(word, str) else as_word(word)
@@ -85,17 +84,15 @@ def check_text(pairs: Sequence[Pair], source: str = "") -> None:
 
 
 def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield a pair ``(name, words)`` for each item of ``values`` (setting -> value), which are the content of a file,
-    or keywords. The value of ``command`` is a mapping, whose items get the names ``command.return`` and so on. Raises
-    SettingError for any other nested mapping."""
+    """Convert the content of a file, or keywords, to pairs like flags: ``{"lr": 0.1, "command": {"return": 250}}``
+    becomes ``("lr", [0.1])`` and ``("command.return", [250])``. Raises SettingError for other mappings."""
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
         elif name == "command":  # it is not a mapping, so it must be null, which yields no pair
             if value not in (None, *NULL):
-                raise SettingError(
-                    f"command is {format_value(value)}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
-                )
+                problem = f"command is {format_value(value)}"
+                raise SettingError(f"{problem}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
         elif isinstance(value, Mapping):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list | tuple):
@@ -105,31 +102,32 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """Return name -> `Flag` for each field of a config, with the field's value as default. Empty if ``config`` is None.
-    The section of a flag is ``section`` and the section of the field, such as ``hyperparameters of PPO: network``."""
+    """Return name -> `Flag` for each field of a config, a dataclass, with the field's value as default. The section of
+    a flag joins ``section`` and the field's section: ``hyperparameters of PPO: network``. Empty for None."""
     if config is None:
         return {}
     types = field_types(type(config))
     config_flags: dict[str, Flag] = {}
     for field in fields(config):
         name, default = field.name, getattr(config, field.name)
-        heading = ": ".join(filter(None, [section, field.metadata.get("section")]))
+        sections = (section, field.metadata.get("section"))
+        heading = ": ".join(text for text in sections if text)
         config_flags[name] = Flag(name, types[name], field.metadata, default, heading, type(config))
     return config_flags
 
 
 def command_flags() -> dict[str, Flag]:
-    """Return name -> `Flag` for the commands to an agent, such as ``command.return``."""
-    metadata = {f"command.{name}": field.metadata for name, field in RETURN_COMMANDS.items()}
-    return {name: Flag(name, COMMAND, meta, None, "evaluation") for name, meta in metadata.items()}
+    """Return name -> `Flag` for the goals of agents that follow commands, such as ``command.return``."""
+    metadata = {f"command.{goal}": field.metadata for goal, field in RETURN_COMMANDS.items()}
+    return {name: Flag(name, RETURN_COMMAND_TYPE, meta, None, "evaluation") for name, meta in metadata.items()}
 
 
 def read_values(
-    words: Words, valid_flags: Flags, unknown: Callable[[str], SettingError]
+    words: Words, valid_flags: Flags, unknown_error: Callable[[str], SettingError]
 ) -> tuple[dict[str, Any], list[SettingError]]:
-    """Convert ``words`` (setting -> its words) to values (`read_value`). The name ``no_x`` sets the switch ``x`` to the
-    opposite value. Return setting -> value, and a list of errors: the error about each wrong value, and
-    ``unknown(name)`` for each name that is not in ``valid_flags``."""
+    """Convert the ``words`` of settings, such as ``{"lr": ["0.01"], "no_record": []}``, to values, such as ``{"lr":
+    0.01, "record": False}``. Return the values, and a list of errors: one for each wrong value, and
+    ``unknown_error(name)`` for each name that is not in ``valid_flags``."""
     values: dict[str, Any] = {}
     errors: list[SettingError] = []
     for name, value_words in words.items():
@@ -143,15 +141,15 @@ def read_values(
             elif len(errors) >= MAX_LINES:  # the error is only counted, so a slow search for similar names is useless
                 errors.append(SettingError(f"{name} is unknown"))
             else:
-                errors.append(unknown(name))
+                errors.append(unknown_error(name))
         except SettingError as error:
             errors.append(error)
     return values, errors
 
 
 def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value") -> str:
-    """Return the only word in ``words``, the words of the setting ``name``, as text. Raises SettingError if there is no
-    word or more than one. If there is no word, the message states ``allowed_values``."""
+    """Return the only word of the setting ``name`` as text. Raises SettingError if ``words`` have no word, or more than
+    one. For no word, the message states ``allowed_values``."""
     if len(words) == 1:
         return as_word(words[0])
     if words:
@@ -160,10 +158,9 @@ def one_word(name: str, words: Sequence[Any], allowed_values: str = "one value")
 
 
 def read_value(flag: Flag, words: Sequence[Any]) -> Any:
-    """Convert the ``words`` after a flag to a value of its type. No word after a switch means True. ``null`` and the
-    other words in `NULL` mean None, if the type allows it. A list, which may be written ``64,64``, ``64 64`` or
-    ``[64, 64]``, becomes a tuple. Raises SettingError if the words do not fit the type, or if the value is out of
-    range."""
+    """Convert the ``words`` after a flag to a value of its type: ``["0.01"]`` to 0.01. No word after a switch means
+    True. ``null`` and the other words in `NULL` mean None, if the type allows it. A list, written ``64,64``, ``64 64``
+    or ``[64, 64]``, becomes a tuple. Raises SettingError for a wrong type, or for a value out of range."""
     field_type = flag.type
     if not words and field_type.item is bool:
         return True

@@ -1,9 +1,9 @@
-"""The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also a test before the
-search, with agents that train without a proxy.
+"""The end of a search for a proxy (a learned environment or reward): choice and evaluation of the winner, the verdict
+about it, and its files. Also a test before the search, with agents that train without a proxy.
 
-The archive of a search keeps the means of its distribution with the best fitness. Their fitness is a selected maximum,
-so it is too high. Therefore these means are re-evaluated with new agents, which choose one mean, the winner. Its score
-is from a held-out evaluation with further agents.
+A search is an evolution strategy. Its archive keeps the means of its distribution with the best fitness. Their fitness
+is a selected maximum, so it is too high. Therefore these means are re-evaluated with new agents, which choose one mean,
+the winner. Its score is from a held-out evaluation with further agents.
 """
 
 import dataclasses
@@ -51,46 +51,43 @@ _ROUND_AGENTS = 8
 
 
 def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, object]]:
-    """Finish a search or a supervised fit in its run ``folder``: draw the learning curve, choose and evaluate the
-    winner, save it with its verdict as ``proxy.safetensors``, and draw it. If the search was interrupted, only draw the
-    learning curve. Yields ``(name, value)`` for each line of the summary. Raises UserError if all agents diverged."""
-    run = module.settings.run
-    fit = module.fitted_to() if isinstance(module, SupervisedModule) else {}  # empty for a search
+    """Finish a search for a proxy, or a supervised fit of one, in its run ``folder``: draw the learning curve, choose
+    and evaluate the winner, save it with its verdict as ``proxy.safetensors``, and draw it. If interrupted, only draw
+    the curve. Yields ``(name, value)`` for each line of the summary. Raises UserError if all agents diverged."""
     announce(module, "drawing the learning curve")
     yield from draw_curve(module, folder)
     if not module.is_over():
         return
     search_steps = module.real_steps
-    generation, winner = 0, module.mean.detach()[0]
-    rows: list[dict[str, Any]] = []  # results of the re-evaluated means
+    fit = module.fitted_to() if isinstance(module, SupervisedModule) else {}  # data of the fit; empty for a search
     is_clone = getattr(module.config, "preset", "") in CLONES
-    if not (fit or is_clone):  # a fit and a clone have only one mean, so there is nothing to choose
-        generation, winner, rows = _reevaluate(module)
+    retests: list[dict[str, Any]] = []  # results of the re-evaluated means
+    if fit or is_clone:  # there is only one mean, so there is nothing to choose
+        generation, winner = 0, module.mean.detach()[0]
+    else:
+        generation, winner, retests = _reevaluate(module)
     outcome, summary = _evaluate_winner(module, winner)
     all_agents_diverged = summary["failed"] == summary["agents"]
-    all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
+    all_means_diverged = bool(retests) and not any(math.isfinite(retest["again"]) for retest in retests)
     if all_agents_diverged or all_means_diverged:
-        raise UserError(
-            "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
-            f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
-        )
-    scores: dict[str, Any] = {"fit": fit, "report": summary}
-    if not fit:
+        problem = "the weights of all agents that judge the means are no longer finite, so the search has no winner"
+        raise UserError(f"{problem}; metrics and checkpoint are kept in {str(folder)!r}: a smaller lr may help")
+    scores: dict[str, Any]
+    if fit:
+        scores = {"fit": fit, "report": summary}
+        origin = f"fitted to {fit['transitions']:,} transitions"
+    else:
         scores = {
             "generation": generation,
             "generations": module.epoch,
             "report": summary,
-            "second_test": rows,
+            "second_test": retests,
             "search_synthetic_steps": int(module.env_steps.sum()),
             "search_real_steps": module.real_steps,
         }
-    origin = f"mean of generation {generation}"
-    if fit:
-        origin = f"fitted to {fit['transitions']:,} transitions"
-    elif is_clone:
-        origin = f"made from {module.config.start_from}"
-    elif generation > module.epoch:  # the last generation moves the mean once more
-        origin = "last mean"
+        origin = f"made from {module.config.start_from}" if is_clone else f"mean of generation {generation}"
+        if generation > module.epoch:  # the last generation moves the mean once more
+            origin = "last mean"
     announce(module, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
@@ -107,7 +104,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
         # The tag and the training steps are as for other agents, so that the point is in their chart.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
     module.show_text("conclusion", f"{verdict.sentence}\n\n{score_lines['score']}")
-    if run.record:
+    if module.settings.run.record:
         announce(module, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
         yield "video", _film_winner(module, winner, video)
@@ -116,8 +113,8 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict[str, Any]]:
-    """Train fresh agents on the winner ``[D]`` and test them. Return their results, and statistics of the results
-    (`describe`). If there are several implementations, ``by_implementation`` has the mean return of each."""
+    """Train fresh agents on the winner, a proxy with D parameters ``[D]``, and test them. Return their results, and
+    statistics of them (`describe`). With several implementations, ``by_implementation`` has their mean returns."""
     seeds = module.seeds_of("report", module.config.report_agents)
     announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
     with progress("agents trained and tested", module.verbose) as watch:
@@ -130,29 +127,29 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[Outcome, dict
 
 def _draw_winner(module: ProxyModule, folder: Path) -> Path:
     """Draw the winner in ``folder``: the states and rewards of a synthetic environment, or the output of a reward
-    network. Add the pictures to TensorBoard, and return the first picture."""
+    network. Add the pictures to TensorBoard, and return the path of the first picture."""
     announce(module, "drawing what the winner shows agents")
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
-    reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
-    picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
+    drawing_module = importlib.import_module(f"control.reports.{kind_of_proxy}")
+    picture: Path = drawing_module.picture(files.load(folder / PROXY_FILE), folder, module.settings)
     for file in (picture, picture.with_stem("behaviour_reward")):  # the second file exists for bandits
         module.show_image(f"winner/{file.stem}", file)
     return picture
 
 
 def draw_curve(module: RunModule, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Draw the learning curve of a run or search, add it to TensorBoard, and yield a line for the summary, ``(name,
-    path)``."""
-    if figure := learning_curve(folder, style_of(module.settings.run)):
-        module.show_image("summary/curve", figure)
-        yield "figure", figure
+    """Draw the learning curve of a run or search and add it to TensorBoard. Yield ``("figure", path)``, a line for the
+    summary, unless there is nothing to draw."""
+    path = learning_curve(folder, style_of(module.settings.run))
+    if path:
+        module.show_image("summary/curve", path)
+        yield "figure", path
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
-    """Return the verdict about the fresh agents on the winner, which have the results ``outcome``. They are compared
-    with random play, constant actions and, if a policy was cloned, this teacher. If the winner is a reward, they are
-    also compared with agents that train with the task's reward. The real steps of the comparisons do not count as steps
-    of the search."""
+    """Return the verdict about the winner, from the results ``outcome`` of its fresh agents. They are compared with
+    random play, constant actions and, if the winner was made from a teacher's policy, this teacher; if the winner is a
+    reward, also with agents that train with the task's reward. The comparisons do not count as steps of the search."""
     run, config = module.settings.run, module.config
     teacher_policy = None
     if config.start_from is not None and is_teacher(config.start_from):
@@ -161,8 +158,6 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     goal = config.solved_reward
     if goal is None:
         goal = spaces_of(run.gamename, config.test_limit).max_return
-    advice = family(run.implementation).advice(config)
-    fitness = _fitness_progress(module, outcome, goal)
     comparison = ""
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
     if isinstance(module, RewardNetworkModule) and has_budget_of_steps:
@@ -175,16 +170,16 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
         outcome.scores.numpy(),
         goal=goal,
         solved_reward=config.solved_reward,
-        progress=fitness,
-        advice=advice,
+        progress=_fitness_progress(module, outcome, goal),
+        advice=family(run.implementation).advice(config),
         comparison=comparison,
     )
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
-    """Return the fitness of the first mean, and the fitness of the winner, whose agents have the results ``outcome``.
-    The verdict requires that the winner's fitness is higher. Return None if the search did not begin with a random
-    mean, if the two cannot be compared, or if the winner cannot be better because its agents reach the return
+    """Return the fitness at the start of the search (of its first mean), and of the winner, whose agents have the
+    results ``outcome``. The verdict requires that the winner's is higher. Return None if the search did not begin at
+    random, if the two cannot be compared, or if the winner cannot be better because its agents reach the return
     ``goal``."""
     config = module.config
     first_config = config.generation_settings(1)  # settings of the first generation
@@ -195,15 +190,15 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
     reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
     if reaches_goal and config.objective == "final":  # other objectives also reward speed
         return None
-    # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
+    # The fitness is from as many tests as in the search, although the agents of the evaluation may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1
     shortened = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])
     return Score.of(module.first_scores.numpy()), Score.of(objective(shortened, config).numpy())
 
 
 def real_agents_text(module: ProxyModule) -> str:
-    """Train agents for ``inner_steps`` steps on the real environment. Return a line of text that compares their returns
-    with the returns of random play. If the agents are no better, the line also has advice."""
+    """Train agents for ``inner_steps`` steps on the real environment, to see whether they can learn in this time.
+    Return a line of text that compares their returns with random play. If they are no better, it also has advice."""
     run, config = module.settings.run, module.config
     # Rounded up to a multiple of the number of implementations, so that all implementations have equally many agents.
     count = math.ceil(_REAL_AGENTS / module.num_implementations) * module.num_implementations
@@ -224,9 +219,9 @@ def real_agents_text(module: ProxyModule) -> str:
 def write_proxy(
     path: Path, parameters: Tensor, settings: Settings, spaces: Spaces, scores: Mapping[str, Any], text: str = ""
 ) -> None:
-    """Write a proxy with ``parameters [D]`` to ``path``. The description in the file has the ``settings`` that affect
+    """Write a proxy with D parameters ``[D]`` to ``path``. The description in the file has the ``settings`` that affect
     results, the ``scores``, and the command that makes the proxy: ``text``, or by default the command of a run with
-    these settings. ``spaces`` are the spaces of the real environment."""
+    these settings. ``spaces`` are the observation and action spaces of the real environment."""
     # Names of settings that do not affect results.
     omitted = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
@@ -239,8 +234,8 @@ def write_proxy(
 
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield ``(name, text)`` for each line about the agents of the held-out evaluation. ``summary`` has their
-    statistics."""
+    """Yield ``(name, text)`` for each line of the printed summary about the agents of the held-out evaluation.
+    ``summary`` has their statistics (`describe`)."""
     score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
     solved = module.config.solved_reward
     if solved is not None:
@@ -256,14 +251,15 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
 
 
 def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
-    """Train another agent on the winner ``[D]`` and film it in the real environment as ``path``. Return text for the
-    summary: the file and the returns, or the reason why there is no film."""
+    """Train another agent on the winner, a proxy ``[D]``, and film it in the real environment as ``path``. Return text
+    for the summary: the file and the returns, or the reason why there is no film."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
     loop = loop.for_implementation(loop.implementations[0])
     with progress("trained", module.verbose) as watch:
-        trained = loop.train_to_end(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
+        training = loop.begin(winner[None], module.seeds_of("video", 1))  # [1, D]: one proxy for one agent
+        trained = loop.train_to_end(training, watch=watch)
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
         with progress("filming", module.verbose) as watch:
@@ -274,44 +270,43 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
 
 
 def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Evaluate the best means of a search again, with new agents, and choose the winner.
+    """Evaluate the best proxies of a search, means of its evolution strategy, again with new agents, and choose the
+    winner. The candidates are the means in the archive and, unless the search ended because it solved the task, the
+    last mean. Only a candidate that was evaluated with all ``retest_agents`` agents can win.
 
-    The candidates are the means in the archive and, unless the search ended because it solved the task, the last mean.
-    Only a candidate that was evaluated with all ``retest_agents`` agents can win. Return the number of the winner's
-    generation, the winner ``[D]``, and a row for each candidate:
-
-    - ``generation``: the number of its generation;
-    - ``in_search``: its fitness in the search, None for the last mean;
-    - ``again``: its new score;
-    - ``agents``: the number of new agents.
+    Return the number of the winner's ``generation``, the winner ``[D]``, and a dictionary about each candidate: its
+    ``generation``, its fitness ``in_search`` (None for the last mean), its new score ``again``, and the number of new
+    ``agents``.
     """
-    entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, candidate [D]
+    means = [entry.mean for entry in module.archive.entries]  # [D] each
+    retests: list[dict[str, Any]] = [
+        {"generation": entry.generation, "in_search": entry.fitness} for entry in module.archive.entries
+    ]
     if not module.has_solved():
         # The last mean has no fitness yet. It has the number of the next generation.
         generation = module.epoch + 1
-        last_mean = module.proxies(module.evolution.mean)
-        entries.append((None, generation, module.with_visited_states(last_mean, generation)))
+        means.append(module.with_visited_states(module.proxies(module.evolution.mean), generation))
+        retests.append({"generation": generation, "in_search": None})
     count = module.config.retest_agents
-    announce(module, f"second test of the {len(entries)} best networks, {count} new agents each")
-    candidates = torch.stack([candidate for _, _, candidate in entries])  # [N, D]
-    # "stays" chooses by the fraction of agents that solve all late tests, "return" by the mean return.
-    test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
+    announce(module, f"second test of the {len(means)} best networks, {count} new agents each")
+    candidates = torch.stack(means)  # [N, D]
     with progress("agents trained and tested", module.verbose) as watch:
-        scores, agent_counts = test(module, candidates, watch)
-    rows: list[dict[str, Any]] = []
-    for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
-        rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
+        if module.config.choose_by == "stays":
+            scores, agent_counts = _solved_fractions(module, candidates, watch)
+        else:
+            scores, agent_counts = _mean_returns(module, candidates, watch)
+    for retest, score, num_agents in zip(retests, scores.tolist(), agent_counts, strict=True):
+        retest |= {"again": score, "agents": num_agents}
     has_all_agents = torch.tensor([num_agents == count for num_agents in agent_counts])
     best = int(scores.where(has_all_agents, -torch.inf).argmax())  # the first of several equal scores
-    _, generation, winner = entries[best]
-    return generation, winner, rows
+    return retests[best]["generation"], candidates[best], retests
 
 
 def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return the scores ``[N]``, and the
-    number of agents of each candidate. A score is the fraction of agents that solve all tests in the second half of
-    their training. To break ties, a number is added that increases with the mean return in the tests, and is less than
-    the weight of an agent. ``watch`` is called with the finished fraction."""
+    """Score N proxies, ``candidates [N, D]``, by the fraction of their agents that solve the task for good: all tests
+    in the second half of their training. Of candidates with equal fractions, the one with the higher mean return in the
+    tests gets a slightly higher score. Return the scores ``[N]``, and the number of agents of each candidate, always
+    ``retest_agents``. ``watch`` is called with the finished fraction."""
     assert module.config.solved_reward is not None
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
@@ -325,9 +320,9 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 
 
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train up to ``retest_agents`` agents on each of the proxies ``candidates [N, D]``. Return the mean return ``[N]``
-    of each candidate's agents (``-inf`` if an agent diverged), and the number of agents of each candidate. ``watch`` is
-    called with the finished fraction.
+    """Score N proxies, ``candidates [N, D]``, by the mean return of agents that train on them. Return the scores
+    ``[N]`` (``-inf`` if an agent diverged), and the number of agents of each candidate, at most ``retest_agents``.
+    ``watch`` is called with the finished fraction.
 
     In torch, a single large batch with all agents is fastest. In machine code, all agents of the first candidate train
     first. Then agents of the other candidates train in rounds of `_ROUND_AGENTS`. A candidate is left out of further
@@ -337,15 +332,15 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
     seeds = module.seeds_of("second test", count)
     sample_all = module.config.retest_drawn  # whether agents have random hyperparameters
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
-    has_rounds = max_return is not None and module.settings.proxy.compiled
-    first_batch = candidates[:1] if has_rounds else candidates
-    returns = torch.full((len(candidates), count), torch.nan)  # [N, agents]
-    watch_first = watch_part(watch, 0, len(first_batch) / len(candidates))
-    outcome = _train_and_test(module, first_batch, seeds, watch_first, sample_all)
-    returns[: len(first_batch)] = outcome.scores.view(-1, count).nan_to_num(-torch.inf)  # -inf if an agent diverged
+    if max_return is None or not module.settings.proxy.compiled:
+        outcome = _train_and_test(module, candidates, seeds, watch, sample_all)
+        returns = outcome.scores.view(-1, count).nan_to_num(-torch.inf)  # [N, agents], -inf if an agent diverged
+        return torch.stack([row.mean() for row in returns]), [count] * len(candidates)
+    returns = torch.full((len(candidates), count), torch.nan)  # NaN for agents that do not train
+    outcome = _train_and_test(module, candidates[:1], seeds, watch_part(watch, 0, 1 / len(candidates)), sample_all)
+    returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agents_done = count
-    # Indices of candidates that can still exceed the first candidate.
-    rivals = list(range(len(first_batch), len(candidates)))
+    rivals = list(range(1, len(candidates)))  # indices of candidates that can still exceed the first candidate
     for first in range(0, count, _ROUND_AGENTS):
         if not rivals:
             break
@@ -356,10 +351,9 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
         outcome = _train_and_test(module, candidates[rivals], seeds[first:end], watch_round, sample_all)
         returns[rivals, first:end] = outcome.scores.view(len(rivals), -1).nan_to_num(-torch.inf)
         agents_done += round_agents
-        assert max_return is not None  # without it, there are no rounds
         highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
         rivals = [index for index in rivals if highest_sums[index] > returns[0].sum()]
-    agent_counts = (~returns.isnan()).sum(1).tolist()  # returns are NaN in rounds without the candidate
+    agent_counts = (~returns.isnan()).sum(1).tolist()
     mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 
@@ -367,10 +361,9 @@ def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) 
 def _train_and_test(
     module: ProxyModule, proxies: Tensor, seeds: list[int], watch: Watch | None, sample_all: bool = False
 ) -> Outcome:
-    """Train agents with ``seeds`` for ``steps_in_use`` steps on each of the ``proxies [N, D]``, and test them. If
-    ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of the outcome are the
-    agents of the first proxy, then the agents of the second proxy, and so on. ``watch`` is called with the finished
-    fraction."""
+    """Train an agent with each of the ``seeds`` on each of N proxies ``[N, D]``, for ``steps_in_use`` steps, and test
+    it on the real environment. The outcome has the results of the first proxy's agents, then of the second proxy's, and
+    so on. If ``sample_all``, agents have random hyperparameters. ``watch`` is called with the finished fraction."""
     agent_proxies = proxies.repeat_interleave(len(seeds), 0)  # a row for each agent
     agent_seeds = seeds * len(proxies)
     steps = module.config.steps_in_use

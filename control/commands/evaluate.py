@@ -46,27 +46,27 @@ _PROXY_ONLY_SETTINGS = {"num_agents", "real_baseline", "real_steps", "agent"}
 def evaluate(settings: Settings) -> int:
     """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a failed proxy, else 0."""
     configure_process(settings.run)
-    name = settings.subcommand.push_to_hub
-    if name is not None:
-        check_hub(name)
+    hub_name = settings.subcommand.push_to_hub  # user/name, or None
+    if hub_name is not None:
+        check_hub(hub_name)
     source = proxy_or_checkpoint(settings.subcommand.eval_agent)
     if isinstance(source, Checkpoint):
         evaluate_checkpoint(settings, source)
         return 0
-    if name is not None and source.path.suffix != SUFFIX:
-        raise SettingError(f"push_to_hub is {name!r}, but the search has no {PROXY_FILE} yet", "push_to_hub")
+    if hub_name is not None and source.path.suffix != SUFFIX:
+        raise SettingError(f"push_to_hub is {hub_name!r}, but the search has no {PROXY_FILE} yet", "push_to_hub")
     verdict = evaluate_proxy(settings, source)
-    if name is not None:
+    if hub_name is not None:
         rows = {"proxy": source.config.proxy, "environment": source.game, "agents": verdict.agents.count}
         config = yaml.safe_dump(source.description.get("settings", {}))
-        push(name, lambda folder: shutil.copy(source.path, folder / PROXY_FILE), config, rows, verdict.sentence)
+        push(hub_name, lambda folder: shutil.copy(source.path, folder / PROXY_FILE), config, rows, verdict.sentence)
     return 0 if verdict.passed else 1
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
-    """Play ``num_eval_episodes`` episodes for each seed of the checkpoint and print a table of the returns. Write a
-    video unless ``--no_record`` is set. If the flags for them are set, write a dataset, export the policy, or upload
-    it. Seeds of episodes are derived from ``--seed`` (25 by default), not from the seed of the run."""
+    """Play ``num_eval_episodes`` episodes with the agent of each seed of the checkpoint, and print a table of the
+    returns. Write a video unless ``--no_record`` is set. If the flags for them are set, also write a dataset, export
+    the policy, or upload it. Seeds of episodes are derived from ``--seed`` (25 by default), not from the run's seed."""
     run, options = settings.run, settings.subcommand
     played_settings = _settings_of_episodes(settings, checkpoint)
     implementation, game = played_settings.run.implementation, played_settings.run.gamename
@@ -82,10 +82,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         modes = loop.evaluation_modes
         if options.evaluation != "both":
             if options.evaluation not in modes:
-                raise SettingError(
-                    f"evaluation is {options.evaluation!r}, which has no effect with {implementation}; "
-                    f"allowed: {', '.join(modes)}"
-                )
+                problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
+                raise SettingError(f"{problem}; allowed: {', '.join(modes)}")
             modes = (options.evaluation,)
         if run.record:
             check_recording(loop_settings.run)
@@ -95,7 +93,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         epoch = checkpoint.run_state["epoch"]
         print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
-        if episode_loop:
+        if episode_loop:  # with --obedience
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, episode_loop, modes, episodes, run.seed)
             return
@@ -122,9 +120,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 
 def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
-    """Film the first member of ``loop`` as ``path``, with sampled actions if ``sample``, and print the file and the
-    returns. ``seed`` determines the episodes. Without ``run.record``, film a single episode, and print a note if that
-    fails; otherwise raise the error."""
+    """Film the agent of the first seed in ``loop`` as ``path``, and print the file and the returns. Actions are sampled
+    if ``sample``, otherwise greedy. ``seed`` determines the episodes. Without ``run.record``, film a single episode and
+    print a note if that fails; otherwise raise the error."""
     episodes = run.record_episodes if run.record else 1
     try:
         with progress("filming") as watch:
@@ -145,20 +143,18 @@ def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: 
 
 
 def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """Return the settings of the checkpoint, with some of the user's ``settings``: the environment, commands to the
-    agent, the time limit, the device, and settings that do not affect results. Raises SettingError if the user's
-    implementation, environment or other settings do not fit the checkpoint."""
+    """Return the settings of the checkpoint, with some of the user's ``settings``: the environment, the goal of an
+    agent that follows commands, the time limit, the device, and settings that do not affect results. Raises
+    SettingError if the user's implementation, environment or other settings do not fit the checkpoint."""
     trained_settings = checkpoint.settings
     run, trained_run, explicit_names = settings.run, trained_settings.run, settings.explicit_names
     if "implementation" in explicit_names and run.implementation != trained_run.implementation:
-        raise SettingError(
-            f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}; "
-            "leave it out"
-        )
+        problem = f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}"
+        raise SettingError(f"{problem}; leave it out")
     game_name = run.gamename if "gamename" in explicit_names else trained_run.gamename
     base_game, parameters = split_name(game_name)
-    run_here = dataclasses.replace(trained_run, gamename=game_name)
-    changes = changes_of(settings, dataclasses.replace(trained_settings, run=run_here))
+    settings_in_game = dataclasses.replace(trained_settings, run=dataclasses.replace(trained_run, gamename=game_name))
+    changes = changes_of(settings, settings_in_game)  # setting -> value; only parameters of the game may change
     unused = sorted((_PROXY_ONLY_SETTINGS & explicit_names) | (changes.keys() - base_game.parameter_values()))
     check_effects(dict.fromkeys(unused, " with --eval_agent of a checkpoint, which holds its agent"), settings)
     game = with_parameters(base_game, parameters | changes).name  # such as procmaze,grid_size=5
@@ -177,8 +173,8 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
-    """Play ``episodes`` episodes for each seed in each of the ``modes`` ("greedy", "sampled"). Print and return the
-    table of the returns. Unless ``solved`` is None, also print whether the mean return reaches it."""
+    """Play E ``episodes`` for each of M seeds in each of the ``modes`` ("greedy", "sampled"). Print and return a
+    table of their returns. Unless ``solved`` is None, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
@@ -187,13 +183,13 @@ def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: floa
         groups = [*zip(map(str, loop.seeds), returns, lengths, strict=True)]
         if len(loop.seeds) > 1:
             groups.append(("all", returns.ravel(), lengths.ravel()))
-        for name, group, group_lengths in groups:
-            iqm_cell = with_interval(float(iqm(group)), interval(group, iqm))
-            mean_and_std = number_text(group.mean()), number_text(group.std())
-            cells.append([mode, name, *mean_and_std, iqm_cell, f"{group_lengths.mean():.0f}"])
+        for seed_name, group_returns, group_lengths in groups:
+            mean, std = number_text(group_returns.mean()), number_text(group_returns.std())
+            iqm_cell = with_interval(float(iqm(group_returns)), interval(group_returns, iqm))
+            cells.append([mode, seed_name, mean, std, iqm_cell, f"{group_lengths.mean():.0f}"])
         if solved is not None:
-            mean = float(returns.mean())
-            verdicts.append(f"mean {mode} return {number_text(mean)}, {solved_verdict(mean, solved)}")
+            mean_return = float(returns.mean())
+            verdicts.append(f"mean {mode} return {number_text(mean_return)}, {solved_verdict(mean_return, solved)}")
     table = Table(cells)
     header, *rows = table.lines()
     print(paint(header, "dim", sys.stdout), *rows, *verdicts, sep="\n")
@@ -203,28 +199,28 @@ def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: floa
 def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, loop: Loop, result: str) -> None:
     """Upload the agent of a checkpoint to ``name`` on the Hugging Face Hub. ``trained_settings`` are its settings in
     the evaluation, ``loop`` has its weights, and ``result`` is the text of the evaluation for the model card."""
-    public = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
+    public_settings = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
     run = trained_settings.run
     rows = {
         "agent": run.implementation,
         "environment": run.gamename,
         "seeds": ", ".join(map(str, loop.seeds)),
         "epoch": checkpoint.run_state["epoch"],
-        "command": f"`{command_line(public)}`",
+        "command": f"`{command_line(public_settings)}`",
     }
-    agent = loop.agents[0]
-    push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), rows, result)
+    agent, config = loop.agents[0], to_yaml(public_settings)
+    push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), config, rows, result)
 
 
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the command to the agent as text, such as ``command return 250, horizon 200; ``. It is the user's command
-    or, if there is none, the command that the agent chooses. Empty if agents of this kind follow no command."""
-    commands = loop.agents[0].mean_commands()  # name -> values for all seeds
+    """Return the goal of an agent that follows commands as text, such as ``command return 250, horizon 200; ``. It is
+    the user's goal or, if there is none, the goal that the agent chooses. Empty for other agents."""
+    commands = loop.agents[0].mean_commands()  # such as "return" -> its values for all seeds
     if not commands:
         return ""
-    means = settings.command or {name: float(value.mean()) for name, value in commands.items()}
-    text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
-    if "return" in means and settings.agent.return_discount < 1:
+    goals = settings.command or {name: float(value.mean()) for name, value in commands.items()}
+    text = ", ".join(f"{name} {value:.4g}" for name, value in goals.items())
+    if "return" in goals and settings.agent.return_discount < 1:
         text += " (discounted)"
     if settings.agent.eval_command == "sampled":
         text += " (mean of a distribution)"
@@ -232,20 +228,19 @@ def _command_text(loop: Loop, settings: Settings) -> str:
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
-    """Load a proxy or an agent's checkpoint. ``path`` is the file of a proxy, the name of a proxy that this package
-    contains, a checkpoint, or a run folder. For a search, load its winner or, if the search has not ended, the best
-    mean so far. Raises ProxyError if no mean has a fitness yet."""
-    proxy_of_folder = run_dir.find_proxy(Path(path))  # None unless ``path`` is the folder of a search that has ended
-    source = proxy_of_folder or Path(path)
+    """Load a proxy (a learned environment or reward) or an agent's checkpoint. ``path`` is the file of a proxy, the
+    name of a proxy that this package contains, a checkpoint, or a run folder. For a search, load its winner or, if the
+    search has not ended, the best mean so far. Raises ProxyError if no mean has a fitness yet."""
+    source = run_dir.find_proxy(Path(path)) or Path(path)  # a folder has a proxy if it is of a search that has ended
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)
     checkpoint = checkpoints.load(source)
     settings, game = checkpoint.settings, checkpoint.settings.run.gamename
     if family(settings.run.implementation).learns_from != "evolution":
         return checkpoint
-    entries = checkpoint.search_state["archive"]["entries"]
-    if not entries:
+    archive_entries = checkpoint.search_state["archive"]["entries"]  # (fitness, generation, mean), the best mean first
+    if not archive_entries:
         raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose mean has no fitness yet")
-    _, generation, best_mean = entries[0]  # the archive has the best mean first
+    _, generation, best_mean = archive_entries[0]
     description = {"settings": as_dict(settings), "scores": {"generation": generation}}
     return Proxy(checkpoint.path, settings.proxy, spaces_of(game), game, best_mean, description)

@@ -3,7 +3,6 @@ agents that train in the real environment."""
 
 import contextlib
 import dataclasses
-import functools
 import sys
 from typing import Any
 
@@ -33,18 +32,16 @@ _TESTS_PER_AGENT = 10  # default number of test episodes of a fresh agent
 
 
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
-    """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many agents on the real
-    environment. Print a table of their returns in the real environment. Return the verdict about the agents on the
-    proxy. Seeds of the agents are derived from ``--seed``."""
+    """Train ``num_agents`` fresh agents on the proxy (a learned environment or reward) and, unless
+    ``--no_real_baseline``, as many agents on the real environment. Print a table of their returns in the real
+    environment. Return the verdict about the agents on the proxy. Seeds of the agents are derived from ``--seed``."""
     run, options = settings.run, settings.subcommand
     unused = sorted(_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names)
     check_effects(dict.fromkeys(unused, " with --eval_agent of a proxy"), settings)
     agents = agents_for_proxy(settings, proxy)
     if options.num_agents < len(agents):
-        raise SettingError(
-            f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}",
-            "num_agents",
-        )
+        problem = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
+        raise SettingError(problem, "num_agents")
     tests_per_agent = _TESTS_PER_AGENT
     if "num_eval_episodes" in settings.explicit_names:  # the number of all tests
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
@@ -54,39 +51,39 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     is_reward_network = bool(kind.used_by)  # a learned environment needs no wrapper, so ``used_by`` is ""
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     _print_heading(settings, proxy, agents)
-    train_and_print = functools.partial(_train_and_print, settings, proxy)
     # The rule "tests" ends a training by tests on the real environment. Agents make no such tests here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
-    outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
+    steps = config.steps_in_use
+    outcome = _train_and_print(settings, proxy, learned_name, agents, on_proxy=True, steps=steps, rule=rule)
     footer = comparison = ""
-    limit = run.time_limit or config.test_limit
     test_config = _test_config(settings, config)
     has_fixed_steps = rule == "budget" and config.train_episodes is None
     if options.real_baseline and options.real_steps is None and has_fixed_steps:
         # The same training on the real environment.
-        real_outcome = train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
+        real_outcome = _train_and_print(settings, proxy, real_name, agents, on_proxy=False, steps=steps, rule=rule)
         if is_reward_network:
             comparison = reward_comparison(outcome, real_outcome, test_config)
         else:
-            footer = (
-                "both have the settings and steps that suit the network; --real_steps N trains longer on the real one"
-            )
+            footer = "both have the settings and steps that suit the network; "
+            footer += "--real_steps N trains longer on the real one"
     elif options.real_baseline:
         # Agents with settings for the real environment train until they solve it, or for ``max_steps`` steps.
         solved = config.solved_reward
         max_steps = options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
-        train_and_print(real_name, real_agents, on_proxy=False, steps=max_steps, rule=real_rule)
+        _train_and_print(settings, proxy, real_name, real_agents, on_proxy=False, steps=max_steps, rule=real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
+    limit = run.time_limit or config.test_limit
     solved_reward = test_config.solved_reward
     goal = spaces_of(proxy.game, limit).max_return if solved_reward is None else solved_reward
     baselines = Baselines.measure(proxy.game, run.seed, limit)
     verdict = baselines.judge(outcome.scores.numpy(), goal=goal, solved_reward=solved_reward, comparison=comparison)
     print()
-    for line in filter(None, [footer, verdict_text(verdict.sentence, verdict.passed)]):
-        print_wrapped(line)
+    if footer:
+        print_wrapped(footer)
+    print_wrapped(verdict_text(verdict.sentence, verdict.passed))
     return verdict
 
 
@@ -96,7 +93,10 @@ def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> 
     print_wrapped(f"{proxy.game} by a {KINDS[proxy.config.proxy].noun}: {path_text(proxy.path)}")
     places = " on each" if options.real_baseline else ""
     agents_text = f"{options.num_agents} fresh {','.join(agents)} agents{places}, seed {run.seed}"
-    sampled_names = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
+    sampled_names: dict[str, None] = {}  # hyperparameters without repetitions
+    for agent in agents.values():
+        if agent.vary_hp:
+            sampled_names |= dict.fromkeys(agent.vary)
     if sampled_names:
         agents_text += f", sampled for each agent: {', '.join(sampled_names)}"
     print_wrapped(f"{agents_text}; {proxy.config.test_episodes} real test episodes per agent")
@@ -107,10 +107,10 @@ def _print_heading(settings: Settings, proxy: Proxy, agents: dict[str, Any]) -> 
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
-    """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, and test them on the real
-    environment. They train on the proxy if ``on_proxy``, otherwise on the real environment. ``rule`` ends the training
-    of an agent early; it is a value of the setting ``inner_rule``, such as "solved". Print the row ``title`` of the
-    table, and lines about the agents below it. Return the results of all agents."""
+    """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, on the proxy if ``on_proxy``,
+    otherwise on the real environment. ``rule`` ends a training early; it is a value of the setting ``inner_rule``, such
+    as "solved". Test the agents on the real environment, and print a row of the table about them, which begins with
+    ``title``, and notes below it. Return the results of all agents."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -120,8 +120,7 @@ def _train_and_print(
     }
     outcomes: dict[str, Outcome] = {}
     for number, (name, agent_config) in enumerate(agents.items()):
-        # Every len(agents)-th agent has this implementation, so the implementations' numbers of agents differ by 1 at
-        # most.
+        # The implementations take turns, so their numbers of agents differ by 1 at most.
         count = len(range(number, settings.subcommand.num_agents, len(agents)))
         seeds = fresh_seeds(run.seed, "evaluation", count)
         proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
@@ -130,31 +129,37 @@ def _train_and_print(
             workers = make_workers(job, run.num_workers, run.ray_address, run.num_threads)
             with contextlib.closing(workers):
                 outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
-    outcome = Outcome.concatenate([*outcomes.values()])
-    row = describe(outcome, _test_config(settings, config))
-    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
-    cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
+    all_outcomes = Outcome.concatenate([*outcomes.values()])
+    summary = describe(all_outcomes, _test_config(settings, config))
+    mean, std = number_text(summary["mean"]), number_text(summary["std"])
+    solved = "" if summary["solved"] is None else f"{100 * summary['solved']:.0f} %"
+    cells = (title, mean, std, iqm_text(summary), solved, f"{summary['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
     if len(outcomes) > 1:  # print the mean of each implementation, which is nan if all of its agents have diverged
-        print("  " + ", ".join(f"{name} {float(part.scores.nanmean()):.1f}" for name, part in outcomes.items()))
-    if row["failed"]:
-        print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
-    if "stays" in row:  # they were tested during the training
-        print_wrapped(f"  {speed_text(row)}")
-    return outcome
+        means = [f"{name} {float(outcome.scores.nanmean()):.1f}" for name, outcome in outcomes.items()]
+        print(f"  {', '.join(means)}")
+    if summary["failed"]:
+        print_wrapped(f"  {summary['failed']} of these agents diverged and count in nothing")
+    if "stays" in summary:  # they were tested during the training
+        print_wrapped(f"  {speed_text(summary)}")
+    return all_outcomes
 
 
 def _test_config(settings: Settings, config: Any) -> Any:
-    """Return the ``config`` of a search for statistics of test episodes. If ``--time_limit`` shortens these episodes,
-    the result has no ``solved_reward``, because this is a return of whole episodes."""
+    """Return the ``config`` of a search with the ``solved_reward`` for test episodes. It is None if ``--time_limit``
+    shortens these episodes, because a ``solved_reward`` is a return of whole episodes."""
     return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return a copy of the config ``agent`` for training on the real environment: a single environment, a larger replay
-    buffer, and exploration by episodes."""
-    changes: dict[str, Any] = {"num_envs": 1, "buffer_size": 100_000}
-    changes |= {"fill": 0, "init_episodes": max(1, agent.init_episodes)}  # updates begin after the initial episodes
-    changes["eps_fraction"] = None  # exploration depends on the number of episodes
-    existing = field_types(type(agent)).keys()
-    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
+    """Return a copy of an agent's config, which suits a proxy, for training on the real environment: a single
+    environment, a larger replay buffer, and exploration by episodes."""
+    changes: dict[str, Any] = {
+        "num_envs": 1,
+        "buffer_size": 100_000,
+        "fill": 0,
+        "init_episodes": max(1, agent.init_episodes),  # updates begin after these episodes
+        "eps_fraction": None,  # exploration depends on the number of episodes
+    }
+    fields = field_types(type(agent))  # an agent may lack some of these settings
+    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in fields})

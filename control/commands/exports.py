@@ -13,14 +13,13 @@ from safetensors import numpy as safetensors_numpy
 from control.storage.run_dir import atomic_file
 from understudy.policy import CLIP_LIMIT, COMMAND_ROWS, KEY, ONE_HOT, check
 
-Tensors = Mapping[str, np.ndarray]
-Header = Mapping[str, Any]
+Tensors = Mapping[str, np.ndarray]  # the weights of a policy by name, such as "layers.0.weight"
+Header = Mapping[str, Any]  # the description of a policy: activations, actions, game, ... (`understudy.policy`)
 
 
 def write(path: Path, tensors: Tensors, header: Header) -> None:
-    """Write a policy to a file. The ending of ``path`` is a key of `FORMATS`. `understudy.policy` describes ``tensors``
-    and ``header``, whose entry ``format`` is added here. Raises ValueError for numbers that are not finite, and OSError
-    if the file cannot be written."""
+    """Write a policy to a file, in the format for the ending of ``path`` (`FORMATS`). The number of the format is added
+    to the ``header``. Raises ValueError for numbers that are not finite, and OSError if the file cannot be written."""
     tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
     check(header, tensors)
     format_number = 2 if "command" in tensors else 1  # readers of format 1 know no commands
@@ -30,11 +29,12 @@ def write(path: Path, tensors: Tensors, header: Header) -> None:
 
 
 def _javascript(header: Header, tensors: Tensors) -> bytes:
-    """Return policy.js with the header and the tensors in place of its placeholders ``/* NAME */ null``."""
-    weights = {name: base64.b64encode(values.tobytes()).decode() for name, values in tensors.items()}
-    parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
+    """Return a JavaScript module with the policy: the file policy.js, with values in place of its placeholders, which
+    have the form ``/* NAME */ null``."""
+    weights = {name: base64.b64encode(tensor.tobytes()).decode() for name, tensor in tensors.items()}
+    values = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
     text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")
-    for name, value in parts.items():  # with ``null``, the file is valid JavaScript
+    for name, value in values.items():
         text = text.replace(f"/* {name} */ null", json.dumps(value))
     return text.encode()
 
@@ -45,16 +45,17 @@ def _command(tensors: Tensors) -> list[list[float]]:
 
 
 def _onnx(header: Header, tensors: Tensors) -> bytes:
-    """Return an ONNX model with the input ``observation [N, O]``, for agents with commands also ``command [N, C]``, and
-    the output ``action``, ``[N]`` int64 or ``[N, A]`` float32. N is the number of observations. The header and the
-    tensor ``command`` are in the model's metadata as JSON."""
+    """Return an ONNX model with the input ``observation [N, O]``, for agents that follow C commands also ``command [N,
+    C]``, and the output ``action``, ``[N]`` int64 or ``[N, A]`` float32. N is the number of observations. The header
+    and the tensor ``command`` are in the model's metadata as JSON."""
     from onnx import TensorProto, helper
 
     graph = _OnnxGraph()
     node = graph.add
     # Below, ``x`` and ``command`` are names of outputs in the graph, and ``width`` is the size of ``x``.
-    x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
-    sizes = {x: width}  # sizes of the model's inputs
+    x, command = "observation", "command"
+    width = tensors["layers.0.weight"].shape[1]
+    sizes = {x: width}  # input of the model -> its size
     if "command" in tensors:
         *_, centre, scale = tensors["command"]  # the last two rows of `COMMAND_ROWS`
         num_commands = len(centre)
@@ -100,8 +101,9 @@ class _OnnxGraph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def add(self, kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add an operation and return the name of its output. ``inputs`` are names of outputs, or constants."""
+    def add(self, operator: str, *inputs: Any, **attributes: Any) -> str:
+        """Add an operation of ONNX, such as "Mul", and return the name of its output. ``inputs`` are names of outputs
+        of other operations, or arrays and numbers, which become constants."""
         from onnx import helper, numpy_helper
 
         number = len(self.nodes)
@@ -112,13 +114,13 @@ class _OnnxGraph:
             else:
                 names.append(f"{number}_{i}")  # no other constant has this name
                 self.constants.append(numpy_helper.from_array(np.asarray(value), names[-1]))
-        output = f"{kind}_{number}"
-        self.nodes.append(helper.make_node(kind, names, [output], **attributes))
+        output = f"{operator}_{number}"
+        self.nodes.append(helper.make_node(operator, names, [output], **attributes))
         return output
 
     def add_activation(self, x: str, activation: str | float, width: int) -> str:
-        """Add an ``activation``, a name or the slope of a leaky ReLU, of the output ``x [N, width]``. Return the name
-        of its output."""
+        """Apply an ``activation``, a name or the slope of a leaky ReLU, to the output called ``x``, ``[N, width]``.
+        Return the name of the new output."""
         if not isinstance(activation, str):
             return self.add("LeakyRelu", x, alpha=float(activation))
         if activation.startswith(ONE_HOT):  # the largest number in each group of ``size`` becomes 1, the others 0

@@ -26,7 +26,7 @@ from models.settings import SettingError
 from models.streams import Streams
 
 UNTRAINED, REAL = FILM_WORDS
-Source = Proxy | Checkpoint
+Source = Proxy | Checkpoint  # a filmed agent is from a checkpoint, or trains on a learned environment or reward first
 
 
 def film_side_by_side(settings: Settings) -> int:
@@ -35,8 +35,8 @@ def film_side_by_side(settings: Settings) -> int:
     if a flag or the file to write is not allowed."""
     run, film_out = settings.run, settings.subcommand.film_out
     configure_process(run)
-    entries = _entries(settings.subcommand.film)
-    sources = [source for source, _ in entries]
+    sources_and_roles = _sources_and_roles(settings.subcommand.film)
+    sources = [source for source, _ in sources_and_roles]
     games = [source.game if isinstance(source, Proxy) else source.settings.run.gamename for source in sources]
     game, *other_games = dict.fromkeys(games)  # without repetitions
     if other_games:
@@ -57,7 +57,7 @@ def film_side_by_side(settings: Settings) -> int:
     with contextlib.ExitStack() as stack:
         # After an error, remove the film's folder if it is empty. Without film_out, also remove empty folders above it.
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))
-        actors = [_actor(settings, source, role, stack) for source, role in entries]
+        actors = [_actor(settings, source, role, stack) for source, role in sources_and_roles]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, with_gif=True, watch=watch)
     for actor, returns in zip(actors, actor_returns, strict=True):
@@ -66,36 +66,32 @@ def film_side_by_side(settings: Settings) -> int:
     return 0
 
 
-def _entries(words: Sequence[str]) -> list[tuple[Source, str]]:
-    """Return the source and the role of an agent for each of the ``words`` of ``--film``. The role `untrained` means an
-    agent with its first weights, and `real` means an agent that trains on the real environment. The role is "" for an
-    agent that trains on the proxy, and for the agent of a checkpoint. The words `untrained` and `real` refer to the
-    last file before them or, if there is none, to the first file. Raises SettingError if no word is a file, or if
-    `real` refers to a run."""
+def _sources_and_roles(words: Sequence[str]) -> list[tuple[Source, str]]:
+    """Return the source and the role of an agent for each of the ``words`` of ``--film``, such as ``["exp_dir/run",
+    "untrained"]``. The role `untrained` means an agent with its first weights, `real` an agent that trains on the real
+    environment, and "" an agent that trains on the proxy, or the agent of a checkpoint. The words `untrained` and
+    `real` refer to the last file before them or, if there is none, to the first file. Raises SettingError if no word is
+    a file, or if `real` refers to a run."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]  # a file may be called real
     if not files:
-        raise SettingError(
-            f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}",
-            "film",
-        )
+        allowed = f"a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
+        raise SettingError(f"film is {' '.join(words)!r}; allowed: {allowed}", "film")
     sources = {word: proxy_or_checkpoint(word) for word in files}
     latest_source = sources[files[0]]
-    entries: list[tuple[Source, str]] = []
+    sources_and_roles: list[tuple[Source, str]] = []
     for word in words:
         latest_source = sources.get(word, latest_source)
         role = "" if word in sources else word
         if role == REAL and not isinstance(latest_source, Proxy):
-            raise SettingError(
-                f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run; "
-                f"allowed: {UNTRAINED}, or another run",
-                "film",
-            )
-        entries.append((latest_source, role))
-    return entries
+            problem = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
+            raise SettingError(f"{problem}; allowed: {UNTRAINED}, or another run", "film")
+        sources_and_roles.append((latest_source, role))
+    return sources_and_roles
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor for a source and a role (`_entries`). ``stack`` closes the environments of checkpoints."""
+    """Return the agent to film for a source and a role (`_sources_and_roles`). Train it first if the source is a proxy.
+    ``stack`` closes the environments of checkpoints."""
     run = settings.run
     if isinstance(source, Proxy):
         agents = agents_for_proxy(settings, source)
@@ -121,9 +117,9 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Return the actor of an agent of implementation ``name`` with config ``agent``. The ``role`` is the place of its
-    training: on the proxy (""), on the real environment of the proxy (`REAL`), or nowhere (`UNTRAINED`). The agent has
-    the seed of the first agent that ``--eval_agent`` trains."""
+    """Train an agent of implementation ``name`` with config ``agent``, and return it for a film. The ``role`` is the
+    place of its training: on the proxy (""), on the real environment of the proxy (`REAL`), or nowhere (`UNTRAINED`).
+    The agent has the seed of the first agent that ``--eval_agent`` trains."""
     steps = proxy.config.steps_in_use
     # The rule "tests" ends a training by tests on the real environment. This agent makes no such tests.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule

@@ -18,9 +18,9 @@ from understudy.files import PROXY_FILE, file_error
 
 
 def import_proxy(settings: Settings) -> int:
-    """Convert the file of ``--import_proxy`` to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``, with the file's NAME.
-    Returns 0. Raises ProxyError for a file without a proxy, and SettingError if its environment is unknown or the new
-    file exists."""
+    """Convert the file of ``--import_proxy``, such as NAME.pt, to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``.
+    Returns 0. Raises ProxyError for a file without a proxy (a learned environment or reward), and SettingError if its
+    environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
     game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
@@ -32,8 +32,8 @@ def import_proxy(settings: Settings) -> int:
     _, config = search_defaults(implementation, game, choices, agent)
     # Settings ``rn_...`` may scale inputs and outputs of a reward network. The defaults of a search do that. Networks
     # of other projects need no scaling, so they get the defaults of the class.
-    changes = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
-    config = dataclasses.replace(config, **{**changes, **original.settings, "proxy": original.kind})
+    unscaled = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
+    config = dataclasses.replace(config, **{**unscaled, **original.settings, "proxy": original.kind})
     try:
         check(config)
         parameters, views = files.zero_parameters(config, spaces)  # [D], and name of a tensor -> view of its part
@@ -48,9 +48,8 @@ def import_proxy(settings: Settings) -> int:
         view.copy_(torch.tensor(tensors[key]))  # writes into ``parameters``
     proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), PROXY_FILE)
     if proxy_path.exists():
-        raise SettingError(
-            f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir", "import_proxy"
-        )
+        problem = f"import_proxy: {str(proxy_path)!r} exists"
+        raise SettingError(f"{problem}; move it away, or give another --logdir", "import_proxy")
     proxy_path.parent.mkdir(parents=True, exist_ok=True)
     description = {"settings": {"agent": agent, **original.agents}, "imported_from": path.name}
     files.save(proxy_path, parameters, config=config, spaces=spaces, game=game, description=description)
@@ -60,12 +59,14 @@ def import_proxy(settings: Settings) -> int:
 
 
 def _game_of_file(original: originals.Original, path: Path) -> str:
-    """Return the environment of a file. Its name is in the content of the file or, if that has none, in its ``path``:
-    it is the name of the file, or the name of its folder if the file is called checkpoint. Raises SettingError if the
-    environment is unknown."""
-    name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
-    # synthetic-gymnax has another name for this environment.
-    name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)
+    """Return the environment of a proxy file of another project. Its name is in the content of the file or, if that has
+    none, in its ``path``: it is the name of the file, or the name of its folder if the file is called checkpoint.
+    Raises SettingError if the environment is unknown."""
+    name = original.game
+    if not name:
+        name = path.parent.name if path.stem == "checkpoint" else path.stem
+    if name == "continuous_mountaincar":  # the name in synthetic-gymnax
+        name = "mountaincar-continuous"
     try:
         return resolve(name).name
     except SettingError as error:

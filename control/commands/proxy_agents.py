@@ -20,10 +20,10 @@ from understudy.kinds import KINDS
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return implementation -> config for the agents that train on a proxy. They are the agents of ``--agent``, by
-    default the agents of the proxy's search. Configs have the hyperparameters of the search, with the user's changes
-    (``settings.changed``). Raises SettingError if the agents cannot train on the proxy or if a change has no effect,
-    and ProxyError if the environment has other spaces or the file is damaged."""
+    """Return implementation -> config for the agents that train on a proxy (a learned environment or reward). They are
+    the agents of ``--agent``, by default the agents of the proxy's search. Configs have the hyperparameters of the
+    search, with the user's changes (``settings.changed``). Raises SettingError if the agents cannot train on the proxy
+    or if a change has no effect, and ProxyError if the environment has other spaces or the file is damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
@@ -34,13 +34,15 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         implementations = parse_agents(names)
     changed = changes_of(settings, defaults_for(run_values)) if settings.changed else {}
     run_config = dataclasses.replace(settings.run, **run_values)
-    joint_names = names_in(config_classes(implementations))  # config class -> field -> joint name, lr -> PPO_lr
+    setting_names = names_in(config_classes(implementations))  # config class -> field -> setting, such as lr -> PPO_lr
     agents: dict[str, Any] = {}
     for name in implementations:
         changed_fields: dict[str, Any] = {}
-        for field, joint_name in joint_names[family(name).config].items():
-            if field in changed or joint_name in changed:
-                changed_fields[field] = changed[joint_name if joint_name in changed else field]
+        for field, setting in setting_names[family(name).config].items():
+            if setting in changed:
+                changed_fields[field] = changed[setting]
+            elif field in changed:  # ``lr`` changes all agents
+                changed_fields[field] = changed[field]
         agents[name] = agent_settings(proxy, name, changed_fields)
         check_spaces(run_config, agent_class(name), spaces, name)
     _check_changes(dataclasses.replace(settings, run=run_config), proxy, spaces, agents, sorted(changed))
@@ -53,8 +55,9 @@ def _check_changes(
     """Raise SettingError if one of the settings ``changed_names``, which the user has changed, has no effect on the
     ``agents`` (implementation -> config) that train on the proxy. ``spaces`` are the spaces of the real environment."""
     classes = config_classes(tuple(agents))
-    # ``lr`` is a setting of all agents, ``PPO_lr`` a setting of PPO agents only.
-    names_of_agents = {name for names in names_in(classes).values() for pair in names.items() for name in pair}
+    names_of_agents: set[str] = set()
+    for setting_of_field in names_in(classes).values():  # "lr" -> "PPO_lr"; the first changes all agents
+        names_of_agents.update(setting_of_field, setting_of_field.values())
     joint_config = make_mixture(tuple((first_agent, agents[first_agent]) for first_agent, _ in classes))
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only if vary_hp is on
     evaluated = dataclasses.replace(settings, proxy=config, agent=joint_config)
@@ -80,17 +83,16 @@ def _real_spaces(proxy: Proxy) -> Spaces:
     for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
         proxy_value, real_value = getattr(proxy.spaces, name), getattr(real_spaces, name)
         if proxy_value != real_value:
-            raise ProxyError(
-                f"proxy {str(proxy.path)!r}: its {name} is {proxy_value}; allowed with {proxy.game}: {real_value}"
-            )
+            problem = f"proxy {str(proxy.path)!r}: its {name} is {proxy_value}"
+            raise ProxyError(f"{problem}; allowed with {proxy.game}: {real_value}")
     return real_spaces
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Return the config of fresh agents of implementation ``name`` that train on the proxy. Its values are the defaults
-    of its family, overridden by the hyperparameters in the proxy's search (`_searched_settings`), and then by
-    ``changed`` (field -> value). If ``changed`` switches ``vary_hp`` on and does not have ``vary``, the default
-    hyperparameters vary. Raises ProxyError for damaged settings in the file."""
+    """Return the config of new agents of implementation ``name`` that train on the proxy. Its values are the defaults
+    of the implementation, overridden by the hyperparameters in the proxy's search, and then by ``changed`` (field ->
+    value). If ``changed`` switches ``vary_hp`` on without ``vary``, the default hyperparameters vary. Raises
+    ProxyError."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
         from_dict(values)  # raises an error for damaged settings
@@ -112,19 +114,21 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return setting -> value for fresh agents of implementation ``name``, from the settings of the search in the
-    proxy's file. The content of the file is not checked, so this may raise any exception.
+    """Return setting -> value for new agents of implementation ``name``, from the settings of the search in the proxy's
+    file. The content of the file is not checked, so this may raise any exception.
 
-    If agents of the same family trained in the search, the result has their values, except for settings in which the
-    implementations of the family differ. Otherwise it has the values of `_values_for_other_family`. The result also has
-    the settings that determine which other settings exist: the proxy's settings, the game and the implementations.
+    If agents of the same family (algorithm) trained in the search, the result has their values, except for settings in
+    which the implementations of the family differ. Otherwise it has the values of `_values_for_other_family`. It also
+    has the settings that decide which others exist: of the proxy, the game and the implementations.
     """
     values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
-    raw_settings = proxy.description.get("settings", {})
-    searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
+    file_settings = proxy.description.get("settings", {})
+    searched_agents = parse_agents(file_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # config class -> field -> name in the file, such as PPO_lr
-    setting_names = {name for names in saved_names.values() for name in names.values()}
-    saved_settings, _ = translate(raw_settings, (), setting_names)  # without aliases
+    setting_names: set[str] = set()
+    for setting_of_field in saved_names.values():
+        setting_names.update(setting_of_field.values())
+    saved_settings, _ = translate(file_settings, (), setting_names)  # without aliases
     config_class = family(name).config
     same_family = [agent for agent in searched_agents if family(agent).config is config_class]
     if same_family:
@@ -145,13 +149,12 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 def _values_for_other_family(
     choices: Mapping[str, Any], saved_settings: Mapping[str, Any], searched_agent: str
 ) -> dict[str, Any]:
-    """Return field -> value for agents of the implementation ``choices["agent"]``, which is of another family than the
-    implementation in the search, ``searched_agent``. ``choices`` are the settings that decide which other settings
-    exist.
+    """Return field -> value for agents of another algorithm than the agents in the search: for the implementation
+    ``choices["agent"]``, such as PPO, if the search had ``searched_agent``, such as DDQN. ``choices`` are the settings
+    that decide which other settings exist.
 
-    A field gets the value of the proxy's preset if the preset has a value only for these agents, or if the value
-    differs from the value for ``searched_agent``. Otherwise it gets its value in ``saved_settings``, the settings of
-    the search, if they have the field.
+    A field gets its value in the proxy's preset if ``searched_agent`` has no such field, or if the preset has another
+    value for ``searched_agent``. Otherwise it gets its value in the search, if ``saved_settings`` have one.
     """
     name = choices["agent"]
     both_agents = {**choices, "agent": f"{searched_agent},{name}"}
@@ -162,25 +165,24 @@ def _values_for_other_family(
     searched_fields = field_types(family(searched_agent).config)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
-        key = field.name
+        field_name = field.name
         preset_value = _preset_value(preset_values, name, field)
-        is_in_preset = key in preset_values or f"{name}_{key}" in preset_values
-        is_only_for_name = is_in_preset and key not in searched_fields
+        is_in_preset = field_name in preset_values or f"{name}_{field_name}" in preset_values
+        is_only_for_name = is_in_preset and field_name not in searched_fields
         if is_only_for_name or preset_value != _preset_value(preset_values, searched_agent, field):
-            values[key] = preset_value
-        elif key == "vary":  # without hyperparameters that the family of ``name`` lacks
-            varied = [item for item in saved_settings.get(key, ()) if item in field.metadata["choices"]]
+            values[field_name] = preset_value
+        elif field_name == "vary":  # without hyperparameters that the agents do not have
+            varied = [item for item in saved_settings.get("vary", ()) if item in field.metadata["choices"]]
             if varied:
-                values[key] = varied
-        elif key in saved_settings:
-            values[key] = saved_settings[key]
+                values["vary"] = varied
+        elif field_name in saved_settings:
+            values[field_name] = saved_settings[field_name]
     return values
 
 
 def _preset_value(preset_values: Mapping[str, Any], agent_name: str, field: "dataclasses.Field[Any]") -> Any:
-    """Return the value of a ``field`` for the agent ``agent_name`` in ``preset_values``, a preset: the value with the
-    prefix of an implementation of its family (``PPO_lr``), else the value for all agents (``lr``), else the field's
-    default."""
+    """Return the value of a ``field`` for the agent ``agent_name`` in a preset: the value with the prefix of an
+    implementation of its family (``PPO_lr``), else the value for all agents (``lr``), else the field's default."""
     for implementation in family(agent_name).implementations:
         if f"{implementation}_{field.name}" in preset_values:
             return preset_values[f"{implementation}_{field.name}"]

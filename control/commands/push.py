@@ -17,22 +17,18 @@ def check_hub(name: str) -> None:
 
     has_form = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII)  # user/name
     if not has_form or "--" in name or ".." in name:
-        raise SettingError(
-            f"push_to_hub is {name!r}, no name on the hub; "
-            "allowed: user/name, of letters, digits and single '-', '_' and '.'",
-            "push_to_hub",
-        )
+        allowed = "user/name, of letters, digits and single '-', '_' and '.'"
+        raise SettingError(f"push_to_hub is {name!r}, no name on the hub; allowed: {allowed}", "push_to_hub")
     if not get_token():
-        raise SettingError(
-            f"push_to_hub is {name!r}, but nobody is logged in: type hf auth login, or set HF_TOKEN", "push_to_hub"
-        )
+        advice = "type hf auth login, or set HF_TOKEN"
+        raise SettingError(f"push_to_hub is {name!r}, but nobody is logged in: {advice}", "push_to_hub")
 
 
 def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[str, object], result: str) -> None:
     """Upload a model to ``name`` (``user/name``) on the hub: the file that ``write(folder)`` writes, the text
-    ``config`` as config.yaml, and a model card. The card has a table with ``rows`` (name -> value), and ``result``, the
-    text of an evaluation. The first two rows, algorithm and environment, become the title. Raises UserError if the
-    upload fails."""
+    ``config`` as config.yaml, and a model card. The card has a table with ``rows`` (name -> value), whose first two,
+    algorithm and environment, are the title, and the text ``result`` of an evaluation. Raises UserError if the upload
+    fails."""
     from huggingface_hub import HfApi
 
     title_names = [str(value) for value in list(rows.values())[:2]]

@@ -76,9 +76,8 @@ class Player:
         """
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
-            raise SettingError(
-                f"obs has shape {list(observation.shape)}; allowed: {list(self._obs_shape)}, one observation"
-            )
+            allowed = f"{list(self._obs_shape)}, one observation"
+            raise SettingError(f"obs has shape {list(observation.shape)}; allowed: {allowed}")
         action = first_member_actions(self._policy, observation[None])[0]  # the policy takes a batch
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
@@ -218,8 +217,7 @@ class Run:
     @contextlib.contextmanager
     def _loop(self, episodes: int, seed: int, gamename: str | None = None) -> Iterator[Loop]:
         """Context manager that yields a loop, which plays ``episodes`` episodes with the agent of every seed of the
-        run. ``seed`` determines the episodes. They are played in the environment ``gamename``, by default in the run's
-        environment."""
+        run, in the environment ``gamename``, by default the run's environment. ``seed`` determines the episodes."""
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         configure_process(settings.run)
         if gamename:
@@ -233,8 +231,8 @@ class Run:
 
 def settings_to_play(settings: Settings, episodes: int) -> Settings:
     """Return ``settings`` for an evaluation of ``episodes`` episodes in at most `ENVS` parallel environments."""
-    # A loop has ``eval_episodes`` parallel environments. Only the run's setting changes: an agent whose config has a
-    # setting of this name keeps its value.
+    # An evaluation has ``eval_episodes`` parallel environments. Only the run's setting changes: an agent whose config
+    # has a setting of this name keeps its value.
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
@@ -246,22 +244,19 @@ def settings_in_environment(settings: Settings, game: str) -> Settings:
     for name in ("obs_shape", "obs_dtype", "actions"):
         trained_value, game_value = getattr(trained_spaces, name), getattr(game_spaces, name)
         if trained_value != game_value:
-            raise SettingError(
-                f"gamename is {game!r}, whose {name} is {game_value}; "
-                f"allowed with a checkpoint of {trained_on}: {trained_value}",
-                "gamename",
-            )
+            problem = f"gamename is {game!r}, whose {name} is {game_value}"
+            allowed = f"allowed with a checkpoint of {trained_on}: {trained_value}"
+            raise SettingError(f"{problem}; {allowed}", "gamename")
     return settings.replace(gamename=game)
 
 
 def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
-    """Build the loop that plays the agents of a checkpoint, for an evaluation. ``settings`` are the settings of the
-    checkpoint's run, with changes that do not affect the networks. ``seed`` determines the episodes. Raises UserError
-    for the checkpoint of a search, which has no agent."""
+    """Build the loop that plays episodes with the agents of a checkpoint, for an evaluation. ``settings`` are the
+    settings of the checkpoint's run, with changes that do not affect the networks. ``seed`` determines the episodes.
+    Raises UserError for the checkpoint of a search for a proxy, which has no agent."""
     if settings.proxy is not None:
-        raise UserError(
-            f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"
-        )
+        problem = f"{str(checkpoint.path)!r} is a search"
+        raise UserError(f"{problem}: its result is a proxy that agents train on, not an agent")
     loop = build_loop(settings, for_training=False)
     take_weights(loop.agents, checkpoint)
     seeds = [seed + member for member in range(len(loop.seeds))]
@@ -271,20 +266,16 @@ def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
 
 def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     """Write the greedy policy of the first seed of ``agent`` to the new file ``path``, and return the path. Its ending
-    selects the format (`FORMATS`). Raises SettingError if the file exists or cannot be written, or if the policy is not
-    a single network."""
+    selects the format (`FORMATS`). Raises SettingError if that fails, or if the policy is not a single network."""
     run, actions = settings.run, agent.spaces.actions
     network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)  # 0: the first seed
     if network is None:
-        raise SettingError(
-            f"export: a single network does not describe the policy of {run.implementation} on {run.gamename}; "
-            "allowed: observations that are vectors or cells, and with desire_rank no command.return",
-            "export",
-        )
+        problem = f"a single network does not describe the policy of {run.implementation} on {run.gamename}"
+        allowed = "observations that are vectors or cells, and with desire_rank no command.return"
+        raise SettingError(f"export: {problem}; allowed: {allowed}", "export")
     if path.suffix not in FORMATS or path.exists():
-        raise SettingError(
-            f"export is {str(path)!r}; allowed: a new file that ends with {', '.join(FORMATS)}", "export"
-        )
+        allowed = f"a new file that ends with {', '.join(FORMATS)}"
+        raise SettingError(f"export is {str(path)!r}; allowed: {allowed}", "export")
     header: dict[str, Any] = {
         "game": run.gamename,
         "implementation": run.implementation,
@@ -293,9 +284,11 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         "activations": network.activations,
         "head": network.head,
     }
-    # The parts of a layer are weight, bias and, only in some layers, weight and bias of a gate.
-    parts = [zip(PARTS, layer, strict=False) for layer in network.layers]
-    tensors = {name.format(i): tensor for i, part in enumerate(parts) for name, tensor in part}  # "layers.0.weight"
+    tensors: dict[str, torch.Tensor] = {}
+    for i, layer in enumerate(network.layers):
+        # The tensors of a layer are weight, bias and, only in some layers, weight and bias of a gate.
+        for name, tensor in zip(PARTS, layer, strict=False):  # such as "layers.{}.weight"
+            tensors[name.format(i)] = tensor
     if network.moments is not None:
         tensors["mean"], tensors["scale"] = network.moments
     if network.command:

@@ -41,9 +41,9 @@ SHAPE = {
 
 @dataclass(frozen=True)
 class Dimension:
-    """A hyperparameter of a search. ``values`` are its choices, or the two ends of its range (for ``log1m``, the range
-    of 1 minus the hyperparameter). A grid has the kind ``loguniform`` and ``count`` points; otherwise ``count`` is
-    0."""
+    """A hyperparameter of a search. ``kind`` is a key of `KINDS`, such as ``loguniform``. ``values`` are its choices,
+    or the two ends of its range (for ``log1m``, the range of 1 minus the hyperparameter). A grid has the kind
+    ``loguniform`` and ``count`` points; otherwise ``count`` is 0."""
 
     name: str
     kind: str
@@ -65,14 +65,14 @@ class Dimension:
             return float(f"{1 - value:.6g}")
         if not self.count:
             return value
-        first, last = map(math.log10, self.values)
-        step = (last - first) / (self.count - 1)
-        nearest_point = round((math.log10(value) - first) / step)
-        return float(f"{10 ** (first + nearest_point * step):.6g}")
+        first_exponent, last_exponent = map(math.log10, self.values)
+        step = (last_exponent - first_exponent) / (self.count - 1)
+        nearest_point = round((math.log10(value) - first_exponent) / step)
+        return float(f"{10 ** (first_exponent + nearest_point * step):.6g}")
 
     def clamp(self, raw: float) -> float:
-        """Return the value in the range that is nearest to ``raw``, rounded to an integer or, for floats, to six
-        digits."""
+        """Return the value in the range of this hyperparameter that is nearest to ``raw``, a suggestion of a search
+        algorithm. It is rounded to an integer or, for floats, to six digits."""
         low, high = self.values
         value = round(raw) if self.kind.endswith("randint") else float(f"{raw:.6g}")
         return min(max(value, low), high)
@@ -80,11 +80,11 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space with valid values only. ``source`` is the path of its file."""
+    """The hyperparameters of a search, ``dimensions``, by name. ``source`` is the path of the file of the space."""
 
     dimensions: dict[str, Dimension]
     source: str
-    entries: Mapping[str, Any] = field(default_factory=dict)  # name of setting -> entry of the file
+    entries: Mapping[str, Any] = field(default_factory=dict)  # setting -> entry of the file, {"uniform": ["0", "1"]}
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Convert a suggestion of a search algorithm (setting -> ``raw`` value) to setting -> value."""
@@ -97,10 +97,10 @@ class Space:
 
 
 def search_space(settings: Settings) -> Space:
-    """Return the space in the file of ``--search_space``. Without this flag, return the default space for the
+    """Return the search space in the file of ``--search_space``. Without this flag, return the default space for the
     implementation, without hyperparameters that other flags or ``--config`` set. Raises SettingError for a wrong entry
     of the file; the message has file, hyperparameter, value and allowed values."""
-    user_path = settings.subcommand.search_space
+    user_path = settings.subcommand.search_space  # None without the flag
     path = user_path or str(_default_file(settings))
     # Settings that determine which other settings exist.
     choices = {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
@@ -108,8 +108,8 @@ def search_space(settings: Settings) -> Space:
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
     if "hidden_sizes" in valid_flags:
         section = valid_flags["hidden_sizes"].section
-        for name, part in SHAPE.items():  # width and depth
-            valid_flags[name] = Flag(name, INTEGER, part.metadata, None, section)
+        for name, shape_field in SHAPE.items():  # width and depth
+            valid_flags[name] = Flag(name, INTEGER, shape_field.metadata, None, section)
     entries = read_mapping("search_space", path, "name: choices or range")
     with error_prefix(path):
         entries, _ = translate(entries, settings.families, valid_flags)  # aliases become names of settings
@@ -137,9 +137,8 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return ``values`` (setting -> value) with the setting ``hidden_sizes`` instead of ``width`` and ``depth``
-    (`SHAPE`). If only one of these is in ``values``, the other is from ``settings``. Raises SettingError if ``values``
-    have ``hidden_sizes`` too."""
+    """Return ``values`` (setting -> value) with ``hidden_sizes`` instead of ``width`` and ``depth`` (`SHAPE`). If only
+    one of these is in ``values``, the other is from ``settings``. ``values`` with all of them raise SettingError."""
     translated, _ = translate(values, (), field_types(type(settings.agent)), lambda name: getattr(settings.agent, name))
     return translated
 
@@ -152,18 +151,18 @@ def _default_file(settings: Settings) -> Path:
     package = family(implementation).package.rpartition(".")[2]  # its last part
     folder = _EXPERIMENTS / _FOLDERS.get(package, package)
     name = implementation.lower()
-    names = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
-    names += [name, name.partition("-")[0], package]  # "rcp-r", "rcp", "command_conditioned"
-    for file_name in names:  # the first existing file counts
-        path = folder / f"search_{file_name}.yaml"
+    endings = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
+    endings += [name, name.partition("-")[0], package]  # such as "rcp-r", "rcp" and "command_conditioned"
+    for ending in endings:  # the first existing file counts
+        path = folder / f"search_{ending}.yaml"
         if path.exists():
             return path
     raise SettingError(f"search_space: there is none for {implementation}; give a file with --search_space")
 
 
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
-    """Return the dimension for the ``entry`` of the setting ``name`` in a file: a list of choices, or ``{kind:
-    arguments}`` with a kind of `KINDS`. Raises SettingError for a wrong entry or value."""
+    """Return the dimension for the setting ``name``. Its ``entry`` in the file is a list of choices, or a kind of
+    `KINDS` with arguments, such as ``{"uniform": ["0", "1"]}``. Raises SettingError for a wrong entry or value."""
     implementation = settings.run.implementation
     if name not in valid_flags:
         raise unknown_error(name, valid_flags, implementation, prefix="", game="")
@@ -179,18 +178,18 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     else:
         *values, count = _read_range(name, kind, arguments)
     setting_values = [1 - value for value in values] if kind == "log1m" else values
-    # Raises the error if a value is out of range or conflicts with other settings.
-    trials = [settings.replace(**with_hidden_sizes({name: value}, settings)) for value in setting_values]
+    # `replace` raises the error if a value is out of range or conflicts with other settings.
+    settings_of_values = [settings.replace(**with_hidden_sizes({name: value}, settings)) for value in setting_values]
     if name not in SHAPE and kind != "log1m":
-        values = [trial.value(name) for trial in trials]  # converted to the type of the setting
+        values = [changed.value(name) for changed in settings_of_values]  # converted to the type of the setting
     if kind == "logspace":
         kind = "loguniform"  # a grid is a range with a ``count``
     return Dimension(name, kind, tuple(dict.fromkeys(values)), count)
 
 
 def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
-    """Return the value of the setting ``name`` for a ``choice`` in a file. A choice is text, or a list of texts if the
-    setting is a list. Raises SettingError if it does not fit the setting."""
+    """Return the value of the setting ``name`` for one of the choices in a file. A ``choice`` is text, or a list of
+    texts if the setting is a list. Raises SettingError if it does not fit the setting."""
     words = choice if isinstance(choice, list) and flag.type.is_list else [choice]
     if not all(isinstance(word, str) for word in words):
         expected = "list of values" if flag.type.is_list else "single value"
@@ -200,7 +199,7 @@ def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
 
 def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:
     """Return the kind of a dimension (`KINDS`) and its arguments, such as ``("uniform", ["0", "1"])``, from the
-    ``entry`` of the setting ``name``. Numbers are texts, because files are read as text."""
+    ``entry`` of the setting ``name``. Raises SettingError for a wrong entry or an unsuitable kind."""
     if isinstance(entry, list):
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting
@@ -225,11 +224,12 @@ def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, floa
     allowed, types = KINDS[kind]
     with contextlib.suppress(ValueError, TypeError, OverflowError):  # not numbers: raise the error below
         low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
-        if kind == "logspace":  # its numbers are exponents and a count
+        if kind == "logspace":  # a grid, whose ends are exponents
             low, high = 10.0**low, 10.0**high
+        count = counts[0] if counts else 0
         is_ordered = -math.inf < low < high < math.inf
         has_logarithm = low > 0 or not kind.startswith("log")
-        if is_ordered and has_logarithm and min(counts, default=2) >= 2:  # a grid has two points or more
-            return low, high, sum(counts)
+        if is_ordered and has_logarithm and (count >= 2 or not counts):  # a grid has two points or more
+            return low, high, count
     text = ", ".join(map(str, arguments))
     raise SettingError(f"{name}: {kind} is [{text}]; allowed: {allowed}, the lower first")

@@ -53,26 +53,27 @@ _PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other pac
 def train(
     settings: Settings, callbacks: Callbacks = (), verbose: bool = True, board_folder: Path | None = None
 ) -> tuple[Path, bool]:
-    """Train with ``settings``, or with the setting ``resume`` continue the newest run of the same settings. Return the
-    run folder, and whether the run finished (False after Ctrl-C). ``callbacks`` are further callbacks of Lightning.
-    Unless ``verbose``, prints only warnings. The event files of TensorBoard are in ``board_folder``, by default in the
-    run folder. Raises SettingError."""
+    """Train with ``settings``. With the setting ``resume``, continue the newest run of the same settings, or start one
+    if there is none. Return the run folder, and whether the run finished (False after Ctrl-C). ``callbacks`` are
+    further callbacks of Lightning. Unless ``verbose``, prints only warnings. The event files of TensorBoard are in
+    ``board_folder``, by default in the run folder. Raises SettingError."""
     run = settings.run
     configure_process(run)
     check_outputs(run)
     if run.resume:
-        previous = run_dir.newest_run(run_dir.parent(run))
-        reason = f"there is no run to resume in {path_text(run_dir.parent(run))}"
-        if previous is not None:
-            checkpoint_path = previous / run_dir.LAST_CHECKPOINT
-            with run_dir.folder_lock(previous):  # before reading, so that no other process writes to it
+        runs_folder = run_dir.parent(run)  # of all runs with these settings
+        previous_run = run_dir.newest_run(runs_folder)
+        reason = f"there is no run to resume in {path_text(runs_folder)}"
+        if previous_run is not None:
+            checkpoint_path = previous_run / run_dir.LAST_CHECKPOINT
+            with run_dir.folder_lock(previous_run):  # before reading, so that no other process writes to it
                 if checkpoint_path.exists():
                     checkpoint = checkpoints.load(checkpoint_path, resume=True)
                     module = build_module(_resumed_settings(settings, checkpoint))
                     module.restore(checkpoint)
                     module.verbose, module.board_folder = verbose, board_folder
-                    return previous, _train_in(previous, module, callbacks)
-            reason = f"{path_text(previous)} ended before its first checkpoint"
+                    return previous_run, _train_in(previous_run, module, callbacks)
+            reason = f"{path_text(previous_run)} ended before its first checkpoint"
         if settings.explicit_names.isdisjoint(_RUN_NAMES):  # a long run of the defaults is hardly meant
             flags = ", ".join(f"--{name}" for name in _RUN_NAMES)
             raise SettingError(f"resume: {reason}; allowed: the flags of the run, such as {flags}", "resume")
@@ -108,8 +109,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks) -> bool:
     with contextlib.closing(module):  # also after an error, so that no process of it goes on
         try:
             with stop:
-                run_callbacks = [*([Progress()] if module.verbose else []), Recorder(folder), *callbacks, stop]
-                fit(module, folder, run_callbacks)
+                progress_callbacks = [Progress()] if module.verbose else []
+                fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
         except StopNow:
             if module.verbose:
                 ending.print_interrupted()
@@ -126,17 +127,16 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks) -> bool:
 
 
 def _print_heading(module: RunModule, folder: Path) -> None:
-    """Print the implementation, game, seeds, length and folder of a run. If no preset of a new search has settings for
-    its game, also train agents on the real environment, and print whether they learn."""
+    """Print the implementation, game, seeds, length and folder of a run. At the start of a search for a proxy in a game
+    that no preset has settings for, also train agents on the real environment, and print whether they learn."""
     run, epochs_done = module.settings.run, module.epoch
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
     state = "nothing is left to train" if module.is_over() else "resuming"
     hint = f" ({state} after {module.unit} {epochs_done})" if epochs_done else ""
     if "implementation" not in module.settings.explicit_names and not epochs_done:
-        note(
-            f"{run.implementation} is the default; --implementation PPO, or SAC for continuous actions, is a good start"
-        )
+        advice = "--implementation PPO, or SAC for continuous actions, is a good start"
+        note(f"{run.implementation} is the default; {advice}")
     length = _length_text(module.settings)
     print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}, {length}: {path_text(folder)}{hint}")
     # With ``start_from``, a teacher or a proxy already shows that agents can learn.
@@ -148,29 +148,32 @@ def _print_heading(module: RunModule, folder: Path) -> None:
 
 
 def _length_text(settings: Settings) -> str:
-    """Return the length of a training, such as ``1,000,000 steps`` or ``2,000 epochs``."""
-    end_name = end_setting(settings.run.implementation)
+    """Return the length of a training, such as ``1,000,000 steps`` or ``2,000 epochs or 1,000,000 steps``."""
+    end_name = end_setting(settings.run.implementation)  # "epochs", or the name of another setting
     limits = {end_name: settings.value(end_name), "total_steps": settings.total_steps}
-    if end_name == "epochs" and family(settings.run.implementation).learns_from == "steps" and settings.epochs:
-        # Without a setting ``epochs``, their number follows from ``total_steps``.
-        steps = (settings.value("epochs") or math.inf) * settings.schedule.steps_per_epoch
-        limits = {"total_steps": min(steps, settings.total_steps or steps)}
-    # The unit of "total_steps", for example, is "steps".
-    units = {name.rpartition("_")[2]: limit for name, limit in limits.items() if limit is not None}
-    return " or ".join(f"{limit:,} {unit.removesuffix('s') if limit == 1 else unit}" for unit, limit in units.items())
+    if end_name == "epochs" and family(settings.run.implementation).learns_from == "steps" and limits["epochs"]:
+        # An epoch has a fixed number of steps, so both limits are numbers of steps, and the smaller one counts.
+        steps = limits.pop("epochs") * settings.schedule.steps_per_epoch
+        limits["total_steps"] = min(steps, settings.total_steps or steps)
+    texts: list[str] = []
+    for name, limit in limits.items():
+        _, _, unit = name.rpartition("_")  # "steps" of "total_steps", for example
+        if limit is not None:
+            texts.append(f"{limit:,} {unit.removesuffix('s') if limit == 1 else unit}")
+    return " or ".join(texts)
 
 
 def train_and_report(settings: Settings) -> int:
     """Train as the command does, and return the exit status: 1 for a search whose verdict is a failure."""
     train(settings)
-    return ending.status  # still that of an interruption if the run did not finish
+    return ending.status  # the status of an interruption if the run did not finish
 
 
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
-    """Train ``module`` from its current epoch to the last one. Metrics and checkpoints are written to ``folder``. In
-    every epoch ``callbacks`` run first, then the metrics are written, then the checkpoint, and ``checkpoint_callbacks``
-    run last. They must derive from Lightning's ``Checkpoint``, because Lightning runs only such callbacks last. The
-    event files of TensorBoard stay open for the results after the training."""
+    """Train ``module`` with Lightning, from its current epoch to the last one. Metrics and checkpoints are written to
+    ``folder``. In every epoch ``callbacks`` run first, then the metrics are written, then the checkpoint, and
+    ``checkpoint_callbacks`` run last. They must derive from Lightning's ``Checkpoint``, because Lightning runs only
+    such callbacks last. The event files of TensorBoard stay open for the results after the training."""
     run, checkpoint = module.settings.run, module.restored
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     if run.logger == "tensorboard":
@@ -249,8 +252,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
 def check_unchanged(
     names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any], folder: Path
 ) -> None:
-    """Raise SettingError for each of the settings ``names`` that has another value than in the run to resume. The first
-    message names its ``folder``."""
+    """Raise SettingError for each of the settings ``names`` with another value than in the run in ``folder``, to
+    resume."""
     errors: list[SettingError] = []
     for name in sorted(names):
         if old_values[name] != new_values[name]:
@@ -262,9 +265,8 @@ def check_unchanged(
 
 
 def _conclude(module: RunModule, folder: Path, started: float, was_stopped: bool) -> bool:
-    """Draw and film the results of a run after its training, and print the summary: results, time since ``started``,
-    paths, and commands to type next. ``was_stopped`` says that a signal ended the training. Return False if Ctrl-C
-    interrupted this, else True."""
+    """Draw and film the results after a training, and print the summary: results, time since ``started``, paths, and
+    commands to type next. ``was_stopped`` says that a signal ended the training. Return False after Ctrl-C."""
     lines: list[tuple[str, object]] = [("run", path_text(folder))]  # pairs (name, value) of the summary
     finished, training_end = True, Meter.seconds()
     try:
@@ -280,8 +282,10 @@ def _conclude(module: RunModule, folder: Path, started: float, was_stopped: bool
         with contextlib.suppress(UserError):  # best.ckpt was deleted or damaged since it was written
             best_epoch = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state["epoch"]
             score_lines = [*_score_lines(module, runs, best_epoch)]
-    conclusion = [("training", _epochs_text(module, was_interrupted))] if was_interrupted else []
-    if conclusion := conclusion + score_lines:
+    conclusion = [*score_lines]
+    if was_interrupted:
+        conclusion.insert(0, ("training", _epochs_text(module, was_interrupted)))
+    if conclusion:
         module.show_text("conclusion", "\n".join(f"- **{name}**: {text}" for name, text in conclusion))
     if not module.verbose:
         return finished
@@ -303,7 +307,7 @@ def _conclude(module: RunModule, folder: Path, started: float, was_stopped: bool
 
 
 def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: bool) -> list[Command]:
-    """Return the commands to type after a run."""
+    """Return the commands to type after a run: to continue it, if that is useful, and to look at its results."""
     settings = module.settings
     commands: list[Command] = []
     can_continue = not (finished and module.is_over()) and (folder / run_dir.LAST_CHECKPOINT).exists()
@@ -322,14 +326,10 @@ def _next_commands(module: RunModule, folder: Path, finished: bool, has_agent: b
 
 
 def _score_lines(module: AgentModule, runs: Sequence[Run], best_epoch: int) -> Iterator[tuple[str, str]]:
-    """Yield the lines ``(name, text)`` of the summary that are about scores.
-
-    - "best" is the score of the checkpoint best.ckpt, which was saved in ``best_epoch``. If this score is not the
-      greedy return, the line also shows the best greedy return, if there is one.
-    - "last tenth" is the mean greedy return over the last tenth of the epochs. It follows if the score is the greedy
-      return and there were several evaluations.
-    - "solved" has the steps at which seeds solved the environment. It follows "last tenth" if there are several seeds.
-    """
+    """Yield the lines ``(name, text)`` of the summary about scores. ``runs`` has the metrics of each seed. "best" is
+    the score of best.ckpt, which was saved in ``best_epoch``. If this score is the greedy return and there were several
+    evaluations, "last tenth" follows, the mean greedy return over the last tenth of the epochs, and for several seeds
+    "solved", the steps at which they solved the environment."""
     loop = module.loop
     score_is_greedy = loop.score_tag == GREEDY
     greedy_returns = [run.points(GREEDY)[1] for run in runs if run.has(GREEDY)]  # [K] for each seed: K evaluations
@@ -350,20 +350,20 @@ def _score_lines(module: AgentModule, runs: Sequence[Run], best_epoch: int) -> I
 
 def _epochs_text(module: RunModule, was_interrupted: bool) -> str:
     """Return the epochs of a run as text, such as ``20 epochs`` or ``interrupted after 20 of 100 epochs``."""
-    limit = f" of {module.epochs:,}" if was_interrupted and module.epochs else ""
-    text = f"{module.epoch:,}{limit} {module.unit}{'' if module.epoch == 1 and not limit else 's'}"
-    return f"interrupted after {text}" if was_interrupted else text
+    if was_interrupted and module.epochs:
+        return f"interrupted after {module.epoch:,} of {module.epochs:,} {module.unit}s"
+    epochs = f"{module.epoch:,} {module.unit}" if module.epoch == 1 else f"{module.epoch:,} {module.unit}s"
+    return f"interrupted after {epochs}" if was_interrupted else epochs
 
 
 def _work_text(module: RunModule, was_interrupted: bool, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     drawn in 9 s``. ``seconds`` is the time of the training, with its earlier parts if it was resumed. ``seconds_after``
-    is the time of the work after the training (`_results`): drawing figures, filming, and evaluating the best proxy. It
-    is left out if it is less than a second."""
-    num_steps, kind = module.steps_a_seed(), module.steps_kind
+    is the time of drawing, filming and evaluating after it (`_results`), which is left out below one second."""
+    num_steps, kind_of_steps = module.steps_a_seed(), module.steps_kind
     if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
-        num_steps, kind = module.real_steps, "real"
-    steps = f"{num_steps:,} {kind} steps"
+        num_steps, kind_of_steps = module.real_steps, "real"
+    steps = f"{num_steps:,} {kind_of_steps} steps"
     if len(module.seeds) > 1:
         total = int(module.env_steps.sum())
         steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
@@ -373,8 +373,9 @@ def _work_text(module: RunModule, was_interrupted: bool, seconds: float, seconds
     if seconds_after < 1:
         return text
     is_evaluated = isinstance(module, ProxyModule) and module.is_over()  # an interrupted search has no winner
-    is_filmed = module.settings.run.record and (is_evaluated or isinstance(module, AgentModule))
-    work = f"{'evaluated' if is_evaluated else 'drawn'}{' and filmed' if is_filmed else ''}"
+    work = "evaluated" if is_evaluated else "drawn"
+    if module.settings.run.record and (is_evaluated or isinstance(module, AgentModule)):
+        work += " and filmed"
     return f"{text}, {work} in {time_in_words(seconds_after)}"
 
 
@@ -397,18 +398,17 @@ def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
         return
     video = folder / "videos" / "final.mp4"
     best_checkpoint = folder / "checkpoints" / "best.ckpt"
-    kind = "last"
+    weights = "last"
     if best_checkpoint.exists():
         module.load_weights(checkpoints.load(best_checkpoint))
-        kind = "best"
+        weights = "best"
     seed_text = filmed_seed_text(module.seeds)  # empty for a single agent
-    filmed_agent = f"{seed_text} of the {kind} agents" if seed_text else f"the {kind} agent"
+    filmed_agent = f"{seed_text} of the {weights} agents" if seed_text else f"the {weights} agent"
+    episodes = run.record_episodes
     try:
         announce(module, f"filming {filmed_agent}")
         with progress("filming", module.verbose) as watch:
-            returns = film(
-                module.loop, run, video, "final video", episodes=run.record_episodes, with_gif=True, watch=watch
-            )
+            returns = film(module.loop, run, video, "final video", episodes=episodes, with_gif=True, watch=watch)
         module.show_image("film", video.with_suffix(".gif"))
         yield "video", f"{path_text(video, folder)}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
     except UserError as error:

@@ -51,7 +51,7 @@ DEPENDENT = ("bohb", "pbt")  # algorithms that pause trials, or continue a trial
 ENDED = ("finished", "stopped early", "failed")  # statuses of trials that do not continue
 REPEATS = 3  # searches for a proxy per trial, as published
 _NUM_BEST = 5  # trials in the table of results
-Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an evaluation by name
+Reporter = Callable[[dict[str, float]], None]  # is called with an evaluation, such as {"score": 195.0, "epoch": 20}
 
 
 @dataclass
@@ -74,13 +74,12 @@ class Trial:
 
 
 class Search:
-    """The trials of a hyperparameter search. `start`, `report` and `end` are called at every start, evaluation and end
-    of a trial. They update the files in ``folder``, and print a line at every end and every new best score."""
+    """Records the trials of a hyperparameter search. `start`, `report` and `end` are called at every start, evaluation
+    and end of a trial. They update the files in ``folder``, and print a line at every end and every new best score."""
 
     def __init__(self, settings: Settings, space: Space, folder: Path):
         self.settings, self.space, self.folder = settings, space, folder
         self.trials: dict[int, Trial] = {}  # by number
-        self.evaluated = EVALUATED if settings.proxy is None else (SEARCHES, REACHED)  # names in a trial's evaluations
         self.problems: list[str] = []  # messages of failed trials
         self.started = time.monotonic()
 
@@ -95,22 +94,23 @@ class Search:
                     trial.status = "interrupted"
             return
         run = self.settings.run
-        tuning = dataclasses.asdict(self.settings.subcommand)  # settings of the command, which `to_yaml` omits
-        del tuning["search_space"], tuning["resume_search"]  # paths, which a resumed search sets itself
-        values = {**yaml.safe_load(to_yaml(self.settings)), **tuning, "num_seeds": run.num_seeds, "seed": run.seed}
+        values = yaml.safe_load(to_yaml(self.settings))
+        values |= dataclasses.asdict(self.settings.subcommand)  # settings of the command, which `to_yaml` omits
+        del values["search_space"], values["resume_search"]  # paths, which a resumed search sets itself
+        values |= {"num_seeds": run.num_seeds, "seed": run.seed}
         atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(values, sort_keys=False))
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
         self.write()
 
     @property
     def _dimensions(self) -> dict[str, Any]:
-        """The space in the form of ``trials.json``: name -> kind and values."""
+        """The search space as in ``trials.json``, such as ``{"lr": {"kind": "uniform", "values": [0.001, 0.01]}}``."""
         dimensions = self.space.dimensions.items()
         return {name: {"kind": dimension.kind, "values": dimension.labels} for name, dimension in dimensions}
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials, the best score first. If trials are proxy searches, trials with more completed searches are first."""
+        """All trials, best first: by the number of completed searches if they are proxy searches, then by the score."""
         trials = self.trials.values()
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
@@ -130,8 +130,7 @@ class Search:
         return [trial for trial in self.scored if trial.status != "interrupted"]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
-        """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as the
-        search algorithm suggested them."""
+        """Record that a trial with hyperparameters ``raw`` starts, or continues after a pause, and return it."""
         if number not in self.trials:
             self.trials[number] = Trial(number, dict(raw))
             self.write()
@@ -139,8 +138,8 @@ class Search:
         return self.trials[number]
 
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Record an evaluation of a trial, and its current hyperparameters ``raw``. If trials are proxy searches, the
-        latest evaluation always counts as the best."""
+        """Record an evaluation of a trial, ``metrics`` such as ``{"score": 195.0, "epoch": 20}``, and its current
+        hyperparameters ``raw``. If trials are proxy searches, the latest evaluation always counts as the best."""
         trial = self.start(number, raw)
         trial.last = dict(metrics)
         unit, _ = trial_length(self.settings)
@@ -153,7 +152,8 @@ class Search:
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
-        """Record that a trial ended. If a ``problem`` ended it, its status becomes ``status``."""
+        """Record that a trial ended. If a ``problem`` ended it, its status becomes ``status``. Otherwise its status is
+        ``finished`` or, if it had more evaluations to come, ``stopped early``."""
         trial = self.trials[number]
         if problem:
             trial.status = status
@@ -161,9 +161,10 @@ class Search:
             self.problems.append(problem)
         else:
             unit, length = trial_length(self.settings)
-            next_evaluation = trial.last.get(unit, 0) + (self.settings.schedule.eval_every if unit == "epoch" else 1)
+            eval_every = self.settings.schedule.eval_every if unit == "epoch" else 1
+            is_complete = trial.last.get(unit, 0) + eval_every > length
             # With a length in steps, the number of steps of the last evaluation is unknown.
-            trial.status = "finished" if unit == "env_steps" or next_evaluation > length else "stopped early"
+            trial.status = "finished" if unit == "env_steps" or is_complete else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
         num_ended = sum(other.status in ENDED for other in self.trials.values())
         self._print(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
@@ -173,7 +174,7 @@ class Search:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
         trials = [dataclasses.asdict(trial) for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
-        score_names = (METRIC, *self.evaluated)
+        score_names = (METRIC, *(EVALUATED if self.settings.proxy is None else (SEARCHES, REACHED)))
         names = ["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *self.space.dimensions]
         text = io.StringIO()
         writer = csv.DictWriter(text, [*names, "checkpoint"], lineterminator="\n")
@@ -195,8 +196,8 @@ class Search:
             atomic_write_text(self.folder / "best.yaml", line + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:
-        """Write the files, and print the results and commands to type next. Returns 0, or 130 if ``interrupted``.
-        Raises UserError if no trial was evaluated, unless ``interrupted``."""
+        """End the search: write the files, and print the results and commands to type next. Returns the exit status, 0,
+        or 130 if ``interrupted``. Raises UserError if no trial was evaluated, unless ``interrupted``."""
         for trial in self.trials.values():
             if trial.status == "running":
                 trial.status = "interrupted"
@@ -227,11 +228,12 @@ class Search:
             logdir = ("--logdir", run.logdir) if "logdir" in self.settings.explicit_names else ()
             lines.append(("settings", path))
             commands.append(command(self.settings, "--config", path, *logdir))
-        if best and (checkpoint := self._checkpoint(best[0])):
-            lines.append(("checkpoint", checkpoint))
-            commands.append(command(self.settings, "--eval_agent", checkpoint.parents[1]))
-        if best and self.settings.proxy is None:  # the page is about trials that train agents
-            commands.append(command(self.settings, "--report", self.folder))
+            checkpoint = self._checkpoint(best[0])
+            if checkpoint:
+                lines.append(("checkpoint", checkpoint))
+                commands.append(command(self.settings, "--eval_agent", checkpoint.parents[1]))
+            if self.settings.proxy is None:  # the page is about trials that train agents
+                commands.append(command(self.settings, "--report", self.folder))
         is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))
@@ -239,14 +241,19 @@ class Search:
         return 130 if interrupted else 0
 
     def _checkpoint(self, trial: Trial) -> Path | None:
+        """Return the checkpoint of a trial's best epoch, or None."""
         path = self.folder / f"trial_{trial.number}" / "checkpoints" / "best.ckpt"
         return path if path.exists() else None
 
     def _values_text(self, trial: Trial) -> str:
-        """Return the hyperparameters of a trial that vary, with four digits. The files have all digits."""
-        values = self.space.decode(trial.raw)
-        varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
-        return ", ".join(f"{name}={_rounded_text(values[name])}" for name in varied)
+        """Return the hyperparameters of a trial that vary as text, such as ``lr=0.001, batch_size=64``. Numbers have
+        four digits; the files have all digits."""
+        texts: list[str] = []
+        for name, value in self.space.decode(trial.raw).items():
+            if len(self.space.dimensions[name].values) > 1:
+                value_text = f"{value:.4g}" if isinstance(value, float) else _yaml_text(value)
+                texts.append(f"{name}={value_text}")
+        return ", ".join(texts)
 
     def _print(self, line: str) -> None:
         """Print a line with the time since the start of the search."""
@@ -255,8 +262,8 @@ class Search:
 
 
 def trial_length(settings: Settings) -> tuple[str, int]:
-    """Return the unit in which a trial's length is measured, such as ``"epoch"``, and the length of a complete trial in
-    this unit. The unit is also the name of the current length in a trial's evaluations."""
+    """Return the unit in which a trial's length is measured, and the length of a complete trial in this unit, such as
+    ``("epoch", 100)``. The evaluations of a trial have an entry with the name of the unit."""
     if settings.proxy is not None:
         return SEARCHES, settings.run.num_seeds
     if settings.epochs is not None:
@@ -271,7 +278,7 @@ def _score_text(trial: Trial) -> str:
 
 
 def _progress_text(metrics: Mapping[str, float]) -> str:
-    """Return the progress of a trial at an evaluation: ``at epoch 20``, or ``after 2 searches``."""
+    """Return the progress of a trial at an evaluation as text: ``at epoch 20``, or ``after 2 searches``."""
     if SEARCHES in metrics:
         noun = "searches" if metrics[SEARCHES] > 1 else "search"
         return f"after {metrics[SEARCHES]} {noun}"
@@ -285,17 +292,13 @@ def _yaml_text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _rounded_text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else _yaml_text(value)
-
-
 class TrialFailed(Exception):
     """Raised if a trial cannot continue. The message is one line. The traceback is in the trial's log."""
 
 
 class Report(CheckpointCallback):
-    """Callback that passes every evaluation to ``report``. It derives from Lightning's checkpoint callback, because
-    Lightning runs such callbacks last. So ``last.ckpt`` is already written when ``report`` is called."""
+    """Callback that passes every evaluation of a trial to ``report``. It derives from Lightning's checkpoint callback,
+    because Lightning runs such callbacks last. So ``last.ckpt`` is already written when ``report`` is called."""
 
     def __init__(self, report: Reporter):
         self.report = report
@@ -311,8 +314,8 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. ``report`` is called with the
-    measurements of each evaluation (`Report`). Raises TrialFailed."""
+    """Run a trial that trains an agent in ``folder``, from the checkpoint ``start_from`` unless it is None. ``report``
+    is called with the measurements of each evaluation (`Report`). Raises TrialFailed."""
     with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
@@ -342,8 +345,8 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from ``checkpoint``, which may be of another trial, and changes its content. The learning
-    rates remain. The best score is read from the checkpoint file ``best`` of this trial, -inf if it does not exist."""
+    """Restore ``module`` from ``checkpoint``, which may be of another trial and is changed. Only the learning rates and
+    the best score are of this trial: the score in its file ``best``, or -inf if the file does not exist."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             # A weight decay may depend on the learning rate.
@@ -356,14 +359,13 @@ def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best
 
 
 def with_trial_defaults(settings: Settings) -> Settings:
-    """Return ``settings`` with the defaults for trials that are proxy searches. If trials train agents, return
-    ``settings`` unchanged. Raises SettingError if the objective lacks a setting that it needs, or if it is set although
-    trials train agents."""
+    """Return ``settings`` with the defaults for trials that are proxy searches, or unchanged if trials train agents.
+    Raises SettingError if the objective lacks a setting that it needs, or if it is set although trials train agents."""
     run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
     if proxy is None:
         if objective is not None:
-            line = f"tune_objective is {objective!r}, but {run.implementation} trains agents, whose trials"
-            raise SettingError(f"{line} are judged by their returns; allowed: null", "tune_objective")
+            problem = f"tune_objective is {objective!r}, but {run.implementation} trains agents"
+            raise SettingError(f"{problem}, whose trials are judged by their returns; allowed: null", "tune_objective")
         return settings
     if objective is None:
         can_count_generations = proxy.solved_reward is not None and proxy.generations is not None
@@ -373,8 +375,8 @@ def with_trial_defaults(settings: Settings) -> Settings:
     if objective != "score":
         needed_names = ("solved_reward", "generations" if objective == "generations" else "total_steps")
         missing_names = [name for name in needed_names if settings.value(name) is None]
-        line = f"tune_objective is {objective!r}, but {{0}} is null; allowed: score, or a value of {{0}}"
-        raise_all([SettingError(line.format(name), "tune_objective") for name in missing_names])
+        message = f"tune_objective is {objective!r}, but {{name}} is null; allowed: score, or a value of {{name}}"
+        raise_all([SettingError(message.format(name=name), "tune_objective") for name in missing_names])
         changes["quit_when_solved"] = True
         defaults["eval_every"] = 1  # to end with the generation that solves the task
     changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}
@@ -382,9 +384,9 @@ def with_trial_defaults(settings: Settings) -> Settings:
 
 
 def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
-    """Run proxy searches with ``repeats`` seeds, one after another. Each has a subfolder of ``folder``, and continues
-    from the checkpoint in it if there is one. After each search, ``report`` gets the mean measurements of all searches
-    so far. Raises TrialFailed."""
+    """Run a trial that consists of proxy searches: one with each of ``repeats`` seeds, one after another. Each has a
+    subfolder of ``folder``, and continues from the checkpoint in it if there is one. After each search, ``report`` is
+    called with the mean measurements of all searches so far. Raises TrialFailed."""
     outcomes: list[Mapping[str, float]] = []
     with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
@@ -394,9 +396,9 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
-    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. If it ends
-    early because all proxies have the same fitness or the mean has diverged, it counts as unsolved. Raises SettingError
-    for settings with which no search is possible."""
+    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements, such as
+    ``{"score": -12.0, "solved": 1.0, "epoch": 12, "env_steps": 50000}``. A search that ends early because all proxies
+    have the same fitness or the mean has diverged is unsolved. Raises SettingError if no search is possible."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
@@ -418,16 +420,19 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
             score = held_out_score(module)
         else:
             assert solved_reward is not None  # as `with_trial_defaults` ensures
-            by_steps = objective == "steps"
-            budget: Any = module.settings.total_steps if by_steps else module.config.generations
-            score = -cost_until_solved(steps if by_steps else module.epoch, budget, module.mean_return, solved_reward)
+            if objective == "steps":
+                spent, budget = steps, module.settings.total_steps
+            else:
+                spent, budget = module.epoch, module.config.generations
+            assert budget is not None  # as `with_trial_defaults` ensures
+            score = -cost_until_solved(spent, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
 
 
 def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
-    """Return the cost of a search in generations or steps. If its ``mean_return`` is at least ``solved_reward``, the
-    cost is the number ``spent``. Otherwise it is one to two times the ``budget``, and lower for a higher return:
-    ``budget * (2 - 1 / (1 + d))`` with ``d = (solved_reward - mean_return) / max(1, abs(solved_reward))``."""
+    """Return the cost of a search for a proxy, to compare searches. If its ``mean_return`` is at least
+    ``solved_reward``, the cost is the number of generations or steps ``spent``. Otherwise it is one to two times the
+    ``budget``, and lower for a higher return."""
     if mean_return >= solved_reward:
         return spent
     shortfall = (solved_reward - mean_return) / max(1.0, abs(solved_reward))
@@ -435,17 +440,16 @@ def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward
 
 
 def held_out_score(module: ProxyModule) -> float:
-    """Return the average return of fresh agents that train on the best mean of a search, or on the last one if none has
-    a fitness. With ``test_every`` the average is over all tests during training, otherwise over the tests at the end. A
+    """Return the average return of new agents that train on the best mean of a search, or on the last one if none has a
+    fitness. With ``test_every``, it is the average of all tests during training, otherwise of the tests at the end. A
     diverged agent counts as the worst of the others. Raises TrialFailed if all have diverged."""
     config, count = module.config, module.config.report_agents
-    mean = module.mean.detach()[0]
-    if module.archive.entries:
-        mean = module.archive.entries[0].mean  # the best one
+    entries = module.archive.entries
+    proxy = entries[0].mean if entries else module.mean.detach()[0]  # [D]
     seeds = module.seeds_of("report", count)
-    outcome = module.workers.run(mean.expand(count, -1), seeds, inner_steps=config.steps_in_use)
+    outcome = module.workers.run(proxy.expand(count, -1), seeds, inner_steps=config.steps_in_use)
     scores = outcome.curve.mean(1) if config.test_every else outcome.scores
-    finite = scores[scores.isfinite()]
-    if not len(finite):
+    finite_scores = scores[scores.isfinite()]
+    if not len(finite_scores):
         raise TrialFailed("the weights of all agents that judge the search are no longer finite: a smaller lr may help")
-    return float(scores.nan_to_num(nan=float(finite.min())).mean())
+    return float(scores.nan_to_num(nan=float(finite_scores.min())).mean())

@@ -51,24 +51,17 @@ def tune(settings: Settings) -> int:
     search: Search | None = None
     interrupted = False
     try:
-        print(
-            "starting Ray ..." if run.ray_address is None else f"connecting to Ray at {run.ray_address} ...", flush=True
-        )
+        if run.ray_address is None:
+            print("starting Ray ...", flush=True)
+        else:
+            print(f"connecting to Ray at {run.ray_address} ...", flush=True)
         with ray_connection(run.ray_address, max_concurrent * run.num_workers), contextlib.ExitStack() as locks:
             folder = Path(resumed) if resumed else run_dir.create(run, search=True)
             locks.enter_context(run_dir.folder_lock(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()
-            num_kept = len(search.trials) - len(search.interrupted)  # trials of the resumed search
-            unit, length = trial_length(settings)
-            plural = {"env_steps": "steps", "epoch": "epochs"}.get(unit, unit)
-            place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
-            kept_text = f"; {num_kept} are kept" if search.trials else ""
-            print_wrapped(f"searching {', '.join(space.dimensions)} ({path_text(Path(space.source))})")
-            trials_text = f"{search_config.num_samples} trials of {length:,} {plural}"
-            print_wrapped(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept_text}: {path_text(folder)}")
-            if settings.proxy is None and (solved := solved_return(run.gamename)) is not None:
-                print_wrapped(f"score: the best mean return of a trial, solved from {solved:g}")
+            num_kept = len(search.trials) - len(search.interrupted)  # trials of the resumed search that had ended
+            _print_heading(search, num_kept, max_concurrent)
             if num_kept < search_config.num_samples:
                 _run_trials(search)
     except KeyboardInterrupt:
@@ -79,28 +72,37 @@ def tune(settings: Settings) -> int:
     return search.finish(interrupted)
 
 
+def _print_heading(search: Search, num_kept: int, max_concurrent: int) -> None:
+    """Print the hyperparameters, number and length of the trials, the algorithm and the folder of a search. Of the
+    trials, ``num_kept`` are from before it was resumed, and ``max_concurrent`` run at the same time."""
+    settings, space = search.settings, search.space
+    run, search_config = settings.run, settings.subcommand
+    unit, length = trial_length(settings)
+    units = {"env_steps": "steps", "epoch": "epochs", trials.SEARCHES: "searches"}[unit]
+    place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
+    kept_text = f"; {num_kept} are kept" if search.trials else ""
+    print_wrapped(f"searching {', '.join(space.dimensions)} ({path_text(Path(space.source))})")
+    trials_text = f"{search_config.num_samples} trials of {length:,} {units} with {search_config.tune_algorithm}"
+    print_wrapped(f"{trials_text}, {place}{kept_text}: {path_text(search.folder)}")
+    solved = solved_return(run.gamename) if settings.proxy is None else None
+    if solved is not None:
+        print_wrapped(f"score: the best mean return of a trial, solved from {solved:g}")
+
+
 def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
     """Yield an error for each setting that is valid in a training run, but not in this hyperparameter search."""
     run, resumed, algorithm = settings.run, settings.subcommand.resume_search, settings.subcommand.tune_algorithm
     if resumed and algorithm in DEPENDENT:
-        yield SettingError(
-            f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other; "
-            "allowed: a search with asha, optuna or optuna_asha",
-            "resume",
-        )
+        problem = f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other"
+        yield SettingError(f"{problem}; allowed: a search with asha, optuna or optuna_asha", "resume")
     if settings.proxy is not None and algorithm == "pbt":
-        yield SettingError(
-            f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches; "
-            "allowed: asha, optuna, optuna_asha, bohb",
-            "tune_algorithm",
-        )
+        problem = f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches"
+        yield SettingError(f"{problem}; allowed: asha, optuna, optuna_asha, bohb", "tune_algorithm")
     elif algorithm == "pbt":
         perturbed = names_with(settings.agent, "perturbed")
         if not perturbed & space.dimensions.keys():
-            yield SettingError(
-                f"{space.source}: pbt perturbs {', '.join(sorted(perturbed))}; "
-                "at least one of them must be in the space"
-            )
+            problem = f"{space.source}: pbt perturbs {', '.join(sorted(perturbed))}"
+            yield SettingError(f"{problem}; at least one of them must be in the space")
     if algorithm in DEPENDENT and run.no_checkpoint:
         yield SettingError(f"--no_checkpoint and --tune_algorithm {algorithm} exclude each other: it pauses trials")
 
@@ -114,7 +116,8 @@ def _run_trials(search: Search) -> None:
     unit, _ = trial_length(settings)
     interrupted = [trial.number for trial in search.interrupted]
     # `_searcher` suggests the interrupted trials first, so these keep their numbers. New trials get the next numbers.
-    numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
+    next_number = max(search.trials, default=0) + 1
+    numbers = itertools.chain(interrupted, itertools.count(next_number))
     number_of_id: dict[str, int] = {}  # Ray's id of a trial -> its number in this search
 
     # Ray deep-copies its arguments for every trial, but not functions. So all trials share these numbers.
@@ -162,8 +165,9 @@ def _run_trials(search: Search) -> None:
 
 
 def _perturbation_interval(settings: Settings) -> int:
-    """Return the number of epochs or steps (`trial_length`) between PBT's perturbations: about a tenth of a run. It is
-    a multiple of the epochs between evaluations, because only an evaluation can be followed by a perturbation."""
+    """Return the number of epochs or steps (`trial_length`) between the perturbations of a trial's hyperparameters by
+    population-based training (PBT): about a tenth of a run. It is a multiple of the epochs between evaluations, because
+    only an evaluation can be followed by a perturbation."""
     unit, length = trial_length(settings)
     eval_every = settings.schedule.eval_every if unit == "epoch" else 1
     return eval_every * max(1, round(length / 10 / eval_every))
@@ -206,13 +210,14 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     last_checkpoint = trial_folder / run_dir.LAST_CHECKPOINT  # exists after an interruption
     resumed_checkpoint = last_checkpoint if last_checkpoint.exists() else None
     with contextlib.ExitStack() as stack:
-        if ray_checkpoint := ray_tune.get_checkpoint():  # may be a checkpoint of another trial
+        ray_checkpoint = ray_tune.get_checkpoint()  # may be a checkpoint of another trial
+        if ray_checkpoint:
             resumed_checkpoint = Path(stack.enter_context(ray_checkpoint.as_directory()), "last.ckpt")
         trials.run_trial(settings, trial_folder, resumed_checkpoint, report)
 
 
 def _domains(space: Space) -> dict[str, Any]:
-    """Return hyperparameter -> its domain in Ray."""
+    """Return hyperparameter -> its distribution in Ray, such as ``ray.tune.loguniform(1e-4, 1e-2)``."""
     from ray import tune as ray_tune
 
     domains: dict[str, Any] = {}
@@ -231,12 +236,9 @@ def _domains(space: Space) -> dict[str, Any]:
 def _searcher(search: Search) -> Any:
     """Return Ray's search algorithm, which suggests the hyperparameters of trials. In a resumed search it first
     suggests the hyperparameters of interrupted trials, and Optuna also learns the scores of the finished trials."""
-    from ray.tune.search import BasicVariantGenerator
-
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
     suggestions = [dict(trial.raw) for trial in search.interrupted]
     seed = run.seed + len(search.kept_trials)  # a resumed search does not repeat its first suggestions
-    searcher: Any
     if "optuna" in search_config.tune_algorithm:
         import optuna
         from ray.tune.search.optuna import OptunaSearch
@@ -246,15 +248,16 @@ def _searcher(search: Search) -> Any:
         searcher = OptunaSearch(domains, METRIC, "max", points_to_evaluate=suggestions, seed=seed)
         for trial in search.kept_trials:
             searcher.add_evaluated_point(dict(trial.raw), trial.score)
-    elif search_config.tune_algorithm == "bohb":
+        return searcher
+    if search_config.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
 
-        searcher = TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
-    else:
-        random.seed(run.seed)  # PBT draws from Python's own generator
-        limit = search_config.max_concurrent_trials or 0  # 0 is no limit
-        searcher = BasicVariantGenerator(points_to_evaluate=suggestions, random_state=seed, max_concurrent=limit)
-    return searcher
+        return TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
+    from ray.tune.search import BasicVariantGenerator
+
+    random.seed(run.seed)  # PBT draws from Python's own generator
+    limit = search_config.max_concurrent_trials or 0  # 0 is no limit
+    return BasicVariantGenerator(points_to_evaluate=suggestions, random_state=seed, max_concurrent=limit)
 
 
 def _scheduler(search: Search) -> Any:
@@ -263,22 +266,22 @@ def _scheduler(search: Search) -> Any:
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand
     unit, length = trial_length(settings)
-    metric = (unit, METRIC, "max")  # unit of a trial's length, name of the score, direction of improvement
+    objective: dict[str, Any] = {"time_attr": unit, "metric": METRIC, "mode": "max"}
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
     # If trials are proxy searches, a third of them continues after each evaluation, as published.
     reduction = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
-        return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
+        return schedulers.HyperBandForBOHB(**objective, max_t=length, reduction_factor=reduction)
     if "asha" in search_config.tune_algorithm:
         first_evaluation = min(length, settings.schedule.eval_every) if unit == "epoch" else 1
         shortest_trial = max(length // 8, first_evaluation)  # no trial is stopped before an eighth of its length
         # ``max_t`` is above the last report, so that a complete trial ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
-            *metric, max_t=length + 1, grace_period=shortest_trial, reduction_factor=reduction
+            **objective, max_t=length + 1, grace_period=shortest_trial, reduction_factor=reduction
         )
         controller: Any = None  # ASHA does not use it
-        for trial in search.kept_trials:
+        for trial in search.kept_trials:  # so that ASHA also compares new trials with these
             kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")  # ASHA uses only the id of a trial
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:
@@ -292,7 +295,7 @@ def _scheduler(search: Search) -> Any:
         elif dimension.kind == "choice":
             mutations[name] = dimension.labels  # in a list, PBT moves from a choice to its neighbour
     return schedulers.PopulationBasedTraining(
-        *metric,
+        **objective,
         perturbation_interval=_perturbation_interval(settings),
         custom_explore_fn=space.clamp,  # perturbed numbers stay in their ranges
         hyperparam_mutations=mutations,
@@ -328,7 +331,7 @@ def _listener(search: Search) -> Any:
             if separator:
                 search.end(_trial_number(trial), problem)
             else:  # the process was killed; the trial may succeed when the search is resumed
-                reason = ": ".join(["its process ended", *lines[1:2]])  # Ray's reason is in the second line, if any
+                reason = f"its process ended: {lines[1]}" if len(lines) > 1 else "its process ended"
                 search.end(_trial_number(trial), reason, "interrupted")
 
     return Listener()

@@ -34,8 +34,8 @@ def encoder() -> Any:
 
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
-    """Context manager for writing a video. It yields a function that adds a frame. The file ``path`` is complete when
-    the block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
+    """Context manager for writing a video to the file ``path``. It yields a function, which the block calls with each
+    frame. Frames must have one size, with even height and width. Raises UserError if the file cannot be written."""
     # For drawn pictures, slower presets than "veryfast" make no smaller files. With "+faststart", the index is at the
     # beginning of the file, so that a browser can play the film before it has loaded all of it.
     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
@@ -72,7 +72,7 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 
 def poster(video: Path) -> bytes:
-    """Return the first frame, as the content of a JPEG. Empty if the video cannot be read."""
+    """Return the first frame of a video, as the content of a JPEG. Empty if the video cannot be read."""
     options = "-v error -frames:v 1 -c:v mjpeg -f image2pipe -".split()  # "-": to the standard output
     with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
         # Only mp4 is accepted: files of other formats may name further files, which ffmpeg would read.

@@ -27,9 +27,8 @@ def enlarge(frame: Frame) -> Frame:
 
 
 def add_caption(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
-    """Return the picture ``frame`` with ``lines`` of text below. A line is a sequence of texts in cells of equal width,
-    so that each text has the same place in all frames of a film. Letters are ``height`` pixels high, or less for long
-    texts. The first line is brighter."""
+    """Return the picture ``frame`` with ``lines`` of text below, the first one brighter. A line is a sequence of texts
+    in cells of equal width, so that they do not move in a film. Letters are at most ``height`` pixels high."""
     from PIL import Image, ImageDraw
 
     line_height, margin = round(1.6 * height), height // 2  # 0.6 of a letter's height is space between lines

@@ -28,8 +28,8 @@ _PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
 
 @dataclass(frozen=True)
 class Actor:
-    """A filmed agent. ``begin()`` returns a policy for the next episode. If the policy has several members, the first
-    member is filmed. ``caption`` is a line of text below the pictures."""
+    """A filmed agent. ``begin()`` returns a policy for the next episode. If the policy has several members (agents that
+    train side by side), the first one is filmed. ``caption`` is a line of text below the pictures."""
 
     begin: Callable[[], Policy]
     caption: str = ""
@@ -83,10 +83,10 @@ def film(
     with_gif: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Film ``episodes`` episodes of the first member of ``loop``, an agent of the ``run``, as ``path`` (mp4) and, if
-    ``with_gif``, as a GIF beside it. Actions are greedy unless ``sample``. Write the seed and the returns to a text
-    file beside the film, and return the return of each episode. Random streams depend on ``name`` and the run's seeds,
-    so filming does not change training. ``watch`` is called with the finished fraction."""
+    """Film the agent of a run's first seed as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. ``loop`` plays
+    the agents of the ``run``. Actions are greedy unless ``sample``. Write the seed and the returns to a text file
+    beside the film, and return the return of each episode. Random streams depend on ``name`` and the run's seeds, so
+    filming does not change training. ``watch`` is called with the finished fraction."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # seeds of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed_text(loop.seeds))
@@ -123,7 +123,8 @@ def record(
             add_frame(place_side_by_side([episode.picture() for episode in episodes]))
             num_paused = 0  # number of frames since all episodes have ended
             while num_paused < pause_frames:
-                num_paused += all(episode.done for episode in episodes)
+                if all(episode.done for episode in episodes):
+                    num_paused += 1
                 for episode in episodes:
                     episode.advance()
                 add_frame(place_side_by_side([episode.picture() for episode in episodes]))
@@ -148,9 +149,9 @@ def returns_text(returns: Sequence[float]) -> str:
 
 
 class _FilmedEpisodes:
-    """The episodes of one of ``num_actors`` actors, in a separate environment, which ``stack`` closes. The environment
-    has a row for each member of the actor's policy, but only the first row is stepped. ``time_limit`` is in steps; None
-    means the environment's limit."""
+    """Plays the episodes of one of ``num_actors`` actors, in a separate environment, which ``stack`` closes. The
+    environment has a row for each member of the actor's policy, but only the first row is stepped. ``time_limit`` is in
+    steps; None means the environment's limit."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
@@ -194,8 +195,8 @@ class _FilmedEpisodes:
         lines = [[self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"]]
         if self.actor.caption:
             lines.insert(0, [self.actor.caption])
-        if self._command:  # name -> value [M, 1]
-            lines.append([f"{name} asked {_number_text(float(value[0, 0]))}" for name, value in self._command.items()])
+        if self._command:  # goals of an agent that follows commands, such as "return" -> [M, 1]
+            lines.append([f"{name} asked {_number_text(float(goal[0, 0]))}" for name, goal in self._command.items()])
         film_width = (self._frame.shape[1] + GAP) * self._num_actors
         letter_height = max(16, film_width // 52)  # pixels; letters are readable at half size
         return add_caption(self._frame, lines, letter_height)

@@ -40,8 +40,8 @@ class Checkpoint(NamedTuple):
 
     @property
     def search_state(self) -> dict[str, Any]:
-        """Return the state that holds the ``archive`` of the best means. In a search, it is the state of the callback
-        `EvolutionStrategy`; in a supervised fit, `run_state`. Raises KeyError if neither has an archive."""
+        """The state that holds the ``archive`` of a search, its best means: the state of the callback
+        `EvolutionStrategy` or, in a supervised fit, `run_state`. Raises KeyError if neither has an archive."""
         callback_states: dict[str, dict[str, Any]] = self.content["callbacks"]
         for state in (*callback_states.values(), self.run_state):
             if "archive" in state:
@@ -50,13 +50,12 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_state(self) -> dict[str, Any]:
-        """Return the part of the content that this program added to Lightning's."""
+        """The part of the content that this program added to Lightning's, such as ``epoch`` and ``best``."""
         return self.content[OURS]
 
 
 def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint atomically, so that the previous file survives a full disk or a kill. Raises OSError if it
-    cannot be written."""
+    """Write a checkpoint atomically, so that the previous file survives a full disk or a kill. Raises OSError."""
     try:
         with atomic_file(Path(path)) as temporary:
             torch.save(content, temporary)
@@ -67,19 +66,17 @@ def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
-    """Read a checkpoint from a file or a folder. For a run's folder, read the best checkpoint, or the last checkpoint
-    if there was no evaluation. For a folder with several runs ``version_K``, read it from the newest run with a
-    checkpoint.
-
-    With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
-    Raises CheckpointError if there is no valid checkpoint of this program.
-    """
+    """Read a checkpoint from a file or a folder. Of a run's folder, read the best checkpoint, or the last one if there
+    was no evaluation. Of a folder with several runs ``version_K``, read it from the newest run that has one. With
+    ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has. Raises
+    CheckpointError if there is no valid checkpoint of this program."""
     file = Path(path)
     if file.is_dir():
         file = _checkpoint_in(file)
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
-        if nearby_files := sorted(file.parent.glob("*.ckpt")):
+        nearby_files = sorted(file.parent.glob("*.ckpt"))
+        if nearby_files:
             problem += f"; there is {nearby_files[0].name!r} beside it"
         raise CheckpointError(f"checkpoint {str(file)!r} {problem}")
     with checked_content(file, resume):
@@ -90,17 +87,16 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """Return the checkpoint in ``folder``, which contains checkpoints, is a run's folder, or contains run folders. Of
-    several runs, the newest run with a checkpoint counts. Raises CheckpointError if there is no checkpoint. Its message
-    names runs in deeper folders."""
+    """Return the checkpoint in ``folder``, which contains checkpoints, is a run's folder, or contains run folders, of
+    which the newest with a checkpoint counts. Otherwise raise CheckpointError, which names runs in deeper folders."""
     runs = [folder, *reversed(version_folders(folder))]
-    if file := find_checkpoint(folder, *(run / "checkpoints" for run in runs)):
+    file = find_checkpoint(folder, *(run / "checkpoints" for run in runs))
+    if file:
         return file
-    if runs_below := _runs_below(folder):
-        names = ", ".join(runs_below[:_SHOWN])
-        raise CheckpointError(
-            f"folder {str(folder)!r} is no run, but has {len(runs_below)} below it; allowed: one of {names}"
-        )
+    runs_below = _runs_below(folder)
+    if runs_below:
+        problem = f"folder {str(folder)!r} is no run, but has {len(runs_below)} below it"
+        raise CheckpointError(f"{problem}; allowed: one of {', '.join(runs_below[:_SHOWN])}")
     raise CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
 
 
@@ -109,13 +105,14 @@ def _runs_below(folder: Path) -> list[str]:
     run of ``--learn`` without a proxy, return the checkpoint of its teacher. The search stops after `_MOST_FOLDERS`
     folders, because the user may have named any folder."""
     runs = []
-    for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
-        run = Path(path)
+    for run_path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
+        run = Path(run_path)
         if not run.name.startswith("version_"):
             continue
-        has_agent = find_checkpoint(run / "checkpoints") or find_proxy(run)
-        if sources := [run] if has_agent else [*run.glob("*.ckpt")]:
-            runs += [str(source.relative_to(folder)) for source in sources]
+        has_result = find_checkpoint(run / "checkpoints") or find_proxy(run)
+        paths = [run] if has_result else [*run.glob("*.ckpt")]
+        if paths:
+            runs += [str(path.relative_to(folder)) for path in paths]
             subfolders.clear()  # `os.walk` does not enter them, nor the runs of teachers in them
     return sorted(runs)
 
@@ -137,9 +134,9 @@ def _read(file: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
-    """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. If the run's other
-    checkpoint (best or last) can be read, the message names it. With ``resume``, it suggests to start a new run from
-    this checkpoint by ``--reload``. Errors of the machine, for example a lack of memory, are raised unchanged."""
+    """Context manager for code that uses the content of a checkpoint ``file``. Exceptions in its block become a
+    CheckpointError, except errors of the machine, such as a lack of memory. If the run's other checkpoint (best or
+    last) is sound, the message names it; with ``resume``, it suggests a new run from that one by ``--reload``."""
     try:
         yield
     except Exception as error:  # a damaged file can cause any exception
@@ -162,7 +159,6 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """Return a checkpoint in the first of ``folders`` that has any: the best, or else the last. None if there is
-    none."""
+    """Return the best or else the last checkpoint in the first of ``folders`` that has one. None if there is none."""
     files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
     return next((file for file in files if file.is_file()), None)

@@ -56,24 +56,27 @@ def learn_folder(path: Path) -> Path | None:
 def version_folders(folder: Path) -> list[Path]:
     """Return the run folders ``version_K`` in ``folder`` (`parent`), oldest first. They are runs with the same
     implementation, environment and seed. Empty if the folder does not exist."""
-    paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_version_number)
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _VERSION.fullmatch(path.name)), key=_version_number)
 
 
 def newest_run(folder: Path) -> Path | None:
     """Return the newest run folder, ``version_K`` with the highest K, in ``folder`` (`parent`); None without any."""
-    return next(reversed(version_folders(folder)), None)
+    run_folders = version_folders(folder)
+    return run_folders[-1] if run_folders else None
 
 
 def find_proxy(path: Path) -> Path | None:
-    """Return the file of a proxy (a learned environment or reward): the winner of a search, or the bandit that
-    ``--learn`` made. ``path`` is a run folder, or a folder of run folders, whose newest is used. None if there is no
-    such file."""
+    """Return the file of a proxy (a learned environment or reward) in the folder ``path`` of a run, or in the newest of
+    its run folders: the winner of a search, or the bandit that ``--learn`` made. None if there is no such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
-    folders = (path, *version_folders(path)[-1:])
-    files = (folder / name for folder in folders for name in (PROXY_FILE, BANDIT))
-    return next(filter(Path.exists, files), None)
+    for folder in (path, newest_run(path)):
+        for name in (PROXY_FILE, BANDIT):
+            if folder is not None and (folder / name).exists():
+                return folder / name
+    return None
 
 
 def create(run: RunConfig, search: bool = False) -> Path:
@@ -99,9 +102,8 @@ def create(run: RunConfig, search: bool = False) -> Path:
         for ancestor in (folder, *folder.parents):
             if os.path.lexists(ancestor) and not ancestor.is_dir():
                 reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else missing_reason(ancestor)}"
-        raise SettingError(
-            f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason}); allowed: a folder that can be written"
-        ) from error
+        problem = f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason})"
+        raise SettingError(f"{problem}; allowed: a folder that can be written") from error
     return path
 
 
@@ -133,9 +135,8 @@ def folder_lock(folder: Path, new: bool = False) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | do_not_wait)
         except BlockingIOError as error:
             checkpoint_note = "" if (folder / LAST_CHECKPOINT).exists() else ", which has no checkpoint yet"
-            raise SettingError(
-                f"resume: another process is writing {str(folder)!r}{checkpoint_note}; wait for it or stop it"
-            ) from error
+            problem = f"resume: another process is writing {str(folder)!r}{checkpoint_note}"
+            raise SettingError(f"{problem}; wait for it or stop it") from error
         for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
             leftover.unlink()  # an incomplete file from a killed process
         try:
@@ -162,9 +163,7 @@ def is_locked(folder: Path) -> bool:
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary file beside ``path``, and renames it to ``path`` if the block ends
-    without an exception. Even after an exception, SIGKILL or with a full disk, ``path`` is the complete old or the
-    complete new file.
-    """
+    without an exception. Even after SIGKILL or with a full disk, ``path`` is the complete old or the new file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
     ending.exit_callbacks.append(remove)  # a process may exit without the ``finally`` below
@@ -195,9 +194,9 @@ def sync_to_disk(path: Path) -> None:
 
 
 class MetricsFile:
-    """A CSV file with one row per (epoch, seed): `KEYS`, then one column per TensorBoard tag, with empty cells for
-    missing measurements. An existing file is continued: it keeps its columns, and new tags become columns after them.
-    Raises SettingError if the file is not a table of this form."""
+    """Writes metrics.csv, with one row per (epoch, seed): the columns `KEYS`, then one column per TensorBoard tag, with
+    empty cells for missing measurements. An existing file is continued: it keeps its columns, and new tags become
+    columns after them. Raises SettingError if the file is not a table of this form."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -208,8 +207,10 @@ class MetricsFile:
     def append(self, *rows: Mapping[str, float]) -> None:
         """Append ``rows``, mappings of `KEYS` and tags to numbers, and write them at once. If a tag has no column yet,
         the file is written again with a new column."""
-        tags = dict.fromkeys(tag for row in rows for tag in row)  # all tags without repetitions, in order
-        if new_columns := [tag for tag in tags if tag not in self.columns]:
+        new_columns: list[str] = []
+        for row in rows:
+            new_columns += [tag for tag in row if tag not in (*self.columns, *new_columns)]
+        if new_columns:
             self.columns += new_columns
             _, rows_in_file = _read(self.path)
             self._write(rows_in_file)
@@ -221,8 +222,7 @@ class MetricsFile:
 
     def resume_after(self, checkpoint_rows: Sequence[Mapping[str, int]]) -> None:
         """Make the file fit the checkpoint from which the run resumes: remove the rows of later epochs, and add missing
-        rows of the checkpoint's epoch. ``checkpoint_rows`` are the rows of this epoch, one for each seed, with `KEYS`
-        only."""
+        rows of its epoch. ``checkpoint_rows`` are the rows of this epoch, one for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
         _, all_rows = _read(self.path)
         # The first three numbers of a row are epoch, env_steps and seed (`KEYS`).
@@ -232,12 +232,13 @@ class MetricsFile:
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
     def _write(self, rows: Iterable[Row]) -> None:
-        """Replace the content of the file by ``rows``, an iterator that may still read the old file. Short rows are
-        filled with empty cells."""
+        """Replace the content of the file by ``rows``, which may still be read from the old file. Fill short rows."""
         with atomic_file(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
-            writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells, _ in rows)
+            for cells, _ in rows:
+                num_missing = len(self.columns) - len(cells)
+                writer.writerow(cells + [""] * num_missing)
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
@@ -268,8 +269,7 @@ def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
 def _lines(path: Path) -> Iterator[Row]:
     """Yield a pair ``(cells, numbers)`` for each line of a metrics.csv: the cells as texts, and as numbers, with NaN
     for empty cells. The cells of the first line are the names of the columns, without numbers. An incomplete last line
-    is left out. Yield nothing if the file does not exist. Raises SettingError if the file cannot be read or is not a
-    table of numbers."""
+    is left out. Yield nothing without a file. Raises SettingError for anything but a table of numbers."""
     if not path.exists():
         return
     place = ""  # the current line, for errors

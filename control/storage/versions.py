@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -23,9 +24,9 @@ def versions() -> dict[str, str]:
     """Return name -> version for this program, Python, the system and installed packages, and the ``processor``."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):  # Linux has a file with the model name
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        processor = next(models, processor)
+        cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        model = re.search(r"^model name\s*:(.*)", cpu_info, re.MULTILINE)
+        processor = model[1].strip() if model else processor
     versions_by_name = {
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
@@ -39,8 +40,8 @@ def versions() -> dict[str, str]:
 
 
 def write_versions(folder: Path, epoch: int) -> None:
-    """Store in ``versions.json`` of a run that the software of this process trains it from ``epoch`` on. First remove
-    entries of this epoch or later. Then add an entry, unless the last remaining entry has the same versions."""
+    """Store in ``versions.json`` that the software of this process trains the run from ``epoch`` on. Entries from this
+    epoch or later are removed. An entry is added unless the last remaining entry has the same versions."""
     entries = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
     last_versions = {name: value for name, value in entries[-1].items() if name != "from"} if entries else {}
     if last_versions != versions():
