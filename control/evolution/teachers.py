@@ -1,4 +1,4 @@
-"""Makes a synthetic environment or a reward from a policy, for direct use or as the start of a search.
+"""Makes a synthetic environment or a reward from a policy (the teacher), for direct use or as the start of a search.
 
 The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
 controller. The rewards of such an environment show an agent the policy's action in each state. A reward made from a
@@ -63,8 +63,8 @@ _SB3_CLASSES = {
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy and not a proxy. Policies are functions ``module:function``, an agent's
-    run folder or checkpoint, an agent of stable-baselines3, and any other file that is no proxy."""
+    """Return whether ``source`` names a policy and not a proxy (a learned environment or reward). Policies are
+    functions ``module:function``, run folders and checkpoints of agents, and files of stable-baselines3."""
     path = Path(source)
     if path.exists():
         return path.suffix != SUFFIX and find_proxy(path) is None
@@ -72,14 +72,14 @@ def is_teacher(source: str) -> bool:
 
 
 def _start_error(message: str) -> SettingError:
-    """Return the error about the setting ``start_from``, which names the policy."""
+    """Return an error with ``message`` about the setting ``start_from``, which names the policy."""
     return SettingError(message, "start_from")
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
-    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions or, with ``wants_values``,
-    to action values. Continuous actions are clipped to their bounds. Raises SettingError if the policy cannot be used
-    in ``game``. The returned function raises SettingError for an invalid output of the policy."""
+    """Load the policy ``source`` (`is_teacher`) as a function from observations ``[N, S]`` to actions or, with
+    ``wants_values``, to action values ``[N, A]``. Continuous actions are clipped to their bounds. Raises SettingError
+    if the policy cannot be used in ``game``; the returned function raises it for an invalid output of the policy."""
     if _is_sb3_agent(source):
         policy = load_sb3_policy(source, spaces, wants_values)
     elif Path(source).exists():
@@ -122,10 +122,9 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
 
 
 def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Import the user's function ``source``, ``module:function``, and return it as a policy on tensors. With
-    ``wants_values``, its results are action values. Otherwise they are actions of the environment ``game``, and the
-    policy converts discrete actions to indices from 0. Raises SettingError if the import fails. The returned policy
-    raises it if the user's function fails."""
+    """Import the user's function ``source``, ``module:function``, and return it as a policy on tensors. Its results are
+    action values if ``wants_values``, else actions of the environment ``game``. Discrete actions are converted to
+    indices from 0. Raises SettingError if the import fails; the returned policy raises it if the function fails."""
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)
@@ -157,7 +156,7 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
 
 def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Load the agent in the run folder or checkpoint ``source``. Return the greedy policy of its first member or, with
+    """Load the agent of the first seed in the run folder or checkpoint ``source``. Return its greedy policy or, with
     ``wants_values``, the function from observations to its action values. Raises SettingError if there is no
     checkpoint, if the agent was trained on another environment than ``game``, or if it has no action values."""
     try:
@@ -203,12 +202,11 @@ def _is_sb3_agent(source: str) -> bool:
 
 
 def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Callable[[Tensor], Tensor]:
-    """Return the greedy policy of the agent of stable-baselines3 in the file ``source``. It is a function from
+    """Load the agent of stable-baselines3 in the file ``source``, and return its greedy policy: a function from
     observations ``[N, S]`` to actions or, with ``wants_values``, to action values (DQN only). Loading the file can run
     any code in it. Raises SettingError if the agent cannot be loaded, or if its spaces are not ``spaces``."""
     model = _load_sb3_model(source)
     obs_space, action_space = model.observation_space, model.action_space
-    is_discrete = isinstance(spaces.actions, Discrete)
     is_cell = type(obs_space).__name__ == "Discrete"  # observations are indices of cells, one-hot in ``spaces``
     has_shape = is_cell or obs_space.shape == spaces.obs_shape  # `predict` takes no flattened observations
     if not has_shape or not equals_spaces(obs_space, action_space, spaces):
@@ -230,8 +228,7 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
             inputs, _ = model.policy.obs_to_tensor(observations)
             return model.q_net(inputs)
         actions, _ = model.predict(observations, deterministic=True)
-        rows = torch.as_tensor(np.asarray(actions).reshape(len(obs), -1))
-        return rows[:, 0] if is_discrete else rows
+        return torch.as_tensor(np.asarray(actions)).reshape(len(obs), *spaces.action_shape)
 
     return act
 
@@ -265,13 +262,13 @@ def visited_states(
     seed: int,
     count_steps: CountSteps = lambda steps: None,
 ) -> Tensor:
-    """Return observations ``[count, S]``, a random sample from episodes of the policy ``act`` on the environment
-    ``game``. ``seed`` determines the episodes and the sample.
+    """Return ``count`` observations ``[count, S]``, a random sample from episodes of the policy ``act`` in the
+    environment ``game``, which have about twice as many steps.
 
     In a third of the parallel environments, the actions have no noise. In the others they have noise, so that agents
-    also learn to act in states that the policy does not reach. Episodes have the time limit ``limit``; None means the
-    environment's limit. The episodes have about twice as many observations as the sample, so that it is a random choice
-    and not all of them. ``count_steps`` is called with the number of steps, about twice ``count``.
+    also learn to act in states that the policy does not reach. ``limit`` is the time limit of the episodes; None means
+    the environment's limit. ``seed`` determines the episodes and the sample. ``count_steps`` is called with the number
+    of steps.
     """
     # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
     envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
@@ -305,8 +302,8 @@ def visited_states(
 
 
 class TeacherEpisodes:
-    """Episodes of the policy ``act`` on the environment ``game``. Every call of a method plays new episodes, which
-    ``seed`` determines, and calls ``count_steps`` with the number of their steps."""
+    """Plays the policy ``act`` in the environment ``game``, for data about it. Every call of a method plays new
+    episodes, which ``seed`` determines, and calls ``count_steps`` with the number of their steps."""
 
     def __init__(self, act: Teacher, game: str, seed: int, count_steps: CountSteps = lambda steps: None):
         self.act, self.game, self.seed, self.count_steps = act, game, seed, count_steps
@@ -314,15 +311,14 @@ class TeacherEpisodes:
 
     def states(self, count: int, limit: int | None, clone: Teacher | None = None) -> Tensor:
         """Return observations ``[count, S]`` that the policy visits or, if ``clone`` is not None, that the clone
-        visits. Episodes have the time limit ``limit`` (`visited_states`)."""
+        visits. ``limit`` is the time limit of the episodes, None for the environment's limit."""
         seed = derive_seed(self.seed, f"states of a clone {next(self._calls)}")
         return visited_states(clone or self.act, count, limit, self.game, seed, self.count_steps)
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
-        """Play ``episodes`` episodes. Return their observations ``[N, S]``, and the policy's returns ``[N]`` from each
-        observation on, with the factor ``discount``. So that the observations differ, each episode begins with a random
-        number of random actions. Its maximum is 1.5 times the mean length of random play, or half of the time limit if
-        that is less."""
+        """Play ``episodes`` episodes. Return the observations ``[N, S]`` of the policy's steps, and its discounted
+        returns ``[N]`` from each observation on. So that the observations differ, each episode begins with a random
+        number of random actions: at most 1.5 times the mean length of random play, or half of the time limit."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
@@ -374,13 +370,13 @@ def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
 
 
 def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
-    """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
+    """Make a proxy from the policy ``source`` (`is_teacher`), and return its parameters ``[D]``. Raises SettingError if
+    its settings do not allow this.
 
-    ``factory`` determines its kind. A bandit is a synthetic environment in which every step is an episode. In the
-    states that the policy visits, its rewards are highest for the policy's actions, or equal the policy's action
-    values. A reward is made from the policy's returns. ``seed`` determines the policy's episodes. ``count_steps`` is
-    called with the number of their steps. Raises SettingError if no proxy with these settings can be made from the
-    policy.
+    ``factory`` has the settings of the proxy, a bandit or a reward. A bandit is a synthetic environment in which every
+    step is an episode. In the states that the policy visits, its rewards are highest for the policy's actions, or equal
+    the policy's action values. A reward is made from the policy's returns. ``seed`` determines the policy's episodes;
+    ``count_steps`` is called with the number of their steps.
     """
     needs_values = factory.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
     act = teacher(source, factory.game, factory.spaces)

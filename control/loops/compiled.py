@@ -299,14 +299,15 @@ def can_compile(loop: StepLoop) -> bool:
     return can_compile_agent(loop.agent) and envs.make_world(loop.environment) is not None
 
 
-def make_tests(agent: InnerAgent, real: Environment, seeds: Tensor, test_every: int) -> tuple[envs.World, Tests] | None:
+def make_tests(
+    agent: InnerAgent, real: Environment, seeds: Tensor, test_every: int
+) -> tuple[envs.World, Tests] | tuple[None, None]:
     """Prepare tests of ``agent`` on the environment ``real`` after every ``test_every`` steps of training. Return the
-    environment in compiled form, and the `Tests`, or None if machine code cannot play them (`_player_and_world`). Test
-    n of member m has an episode for each of ``seeds[m, n]``, of ``seeds [M, N, E]``."""
-    player_and_world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
-    if player_and_world is None:
-        return None
-    _, world = player_and_world
+    environment in compiled form, and the `Tests`, or twice None if machine code cannot play them. Test n of member m
+    has an episode for each of ``seeds[m, n]``, of ``seeds [M, N, E]``."""
+    player, world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
+    if player is None or world is None:
+        return None, None
     return world, _new_tests(real, seeds, test_every)
 
 
@@ -317,15 +318,14 @@ def _new_tests(real: Any, seeds: Tensor, test_every: int = 0) -> Tests:
     return Tests(test_every, first_states, np.zeros(seeds.shape, np.float32), np.zeros(seeds.shape, np.int64))
 
 
-def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
+def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World | None]:
     """Convert a greedy policy and its environment to the named tuples of arrays that compiled code plays: `Player` of
-    the agent's module, and `World`. Return None if a compiled function is missing or if episodes may never end."""
+    the agent's module, and `World`. One of them is None if a compiled function is missing. Both are None if episodes
+    may never end."""
     module = AGENT_MODULES.get(type(policy.agent)) if isinstance(policy, AgentPolicy) else None
     if module is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
-        return None
-    player = module.make_player(policy)
-    world = envs.make_world(environment, cells_only=module is tabular)
-    return None if player is None or world is None else (player, world)
+        return None, None
+    return module.make_player(policy), envs.make_world(environment, cells_only=module is tabular)
 
 
 def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
@@ -373,11 +373,8 @@ class MachineCode:
         Return None if machine code cannot: if a compiled function is missing, if an episode may never end, or if
         actions must be recorded on a map (`_play_test` does not play to the end there).
         """
-        player_and_world = _player_and_world(policy, environment)
-        if player_and_world is None:
-            return None
-        player, world = player_and_world
-        if record_actions and world.kind == envs.CELLS:
+        player, world = _player_and_world(policy, environment)
+        if player is None or world is None or (record_actions and world.kind == envs.CELLS):
             return None
         tests = _new_tests(environment, seeds.unsqueeze(1))  # one test, which consists of these episodes
         if record_actions:

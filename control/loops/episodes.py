@@ -72,8 +72,7 @@ class EpisodeLoop(Loop):
             self.agent.observe(self._play(policy, count))
 
     def epoch(self) -> dict[str, Tensor]:
-        """Make the gradient steps of an epoch, then play its episodes. On-policy agents play first. See `Loop.epoch`.
-        """
+        """Make the gradient steps of an epoch, then play its episodes; on-policy agents play first (`Loop.epoch`)."""
         start = time.perf_counter()
         self.epochs += 1
         row: dict[str, Tensor] = {}

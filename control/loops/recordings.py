@@ -54,8 +54,7 @@ class Recording:
             raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
 
     def _error(self, problem: str, allowed: str) -> SettingError:
-        """Return the error for a dataset that cannot be used: "dataset is SOURCE, ``problem``; allowed: ``allowed``".
-        """
+        """Return the error "dataset is SOURCE, ``problem``; allowed: ``allowed``"."""
         return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
@@ -73,27 +72,26 @@ class Recording:
         """Convert E episodes of Minari to a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
         longest episode. All M = ``members`` members get the same numbers. An episode that was cut off in the recording
         counts as truncated."""
-        # A tuple for each quantity, with a tensor [length, ...] for each episode; observations have length + 1 rows.
-        obs, actions, rewards = zip(*(self._steps(episode) for episode in episodes), strict=True)
+        steps = [self._steps(episode) for episode in episodes]  # observations, actions and rewards of each episode
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
-        lengths = torch.tensor([len(episode_rewards) for episode_rewards in rewards])
+        lengths = torch.tensor([len(rewards) for _, _, rewards in steps])
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
         is_last = time == lengths - 1  # [T, E]
-        reward = pad_sequence(rewards)  # [T, E]
+        reward = pad_sequence([rewards for _, _, rewards in steps])  # [T, E]
 
         def for_members(tensor: Tensor) -> Tensor:
             """Insert the member axis: ``[T, E, ...]`` becomes ``[T, M, E, ...]``."""
             return tensor.unsqueeze(1).expand(-1, members, *tensor.shape[1:])
 
         return Trajectory(
-            obs=for_members(pad_sequence([episode_obs[:-1] for episode_obs in obs])),
-            action=for_members(pad_sequence(actions).to(self.spaces.action_dtype)),
+            obs=for_members(pad_sequence([obs[:-1] for obs, _, _ in steps])),
+            action=for_members(pad_sequence([actions for _, actions, _ in steps]).to(self.spaces.action_dtype)),
             reward=for_members(reward),
             terminated=for_members(is_last & terminated),
             truncated=for_members(is_last & truncated),
             valid=for_members(time < lengths),
-            final_obs=torch.stack([episode_obs[-1] for episode_obs in obs]).expand(members, -1, -1),
+            final_obs=torch.stack([obs[-1] for obs, _, _ in steps]).expand(members, -1, -1),
             returns=reward.sum(0).expand(members, -1),
         )
 
