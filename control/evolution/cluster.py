@@ -54,14 +54,9 @@ START_SECONDS = 30.0  # time after which a note says that no worker or trial has
 
 @contextlib.contextmanager
 def ray_connection(address: str | None, cpus: int) -> Iterator[None]:
-    """Context manager that connects this process to Ray, and disconnects it at the end. Raises UserError if there is no
-    cluster at ``address``, or Ray cannot start.
-
-    Args:
-        address: ``host:port`` of the head of an existing cluster, or ``auto`` for the cluster of this machine. If it is
-            None, a local instance is started, and removed at the end.
-        cpus: number of cores of a local instance.
-    """
+    """Context manager that connects this process to Ray, and disconnects it at the end. ``address`` is ``host:port`` of
+    the head of an existing cluster, or ``auto`` for the cluster of this machine. If it is None, a local instance with
+    ``cpus`` cores is started, and removed at the end. Raises UserError if there is no cluster or Ray cannot start."""
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)  # variables that the user has set remain
     if address is None:  # with this value, all servers of the local instance listen only on 127.0.0.1
@@ -165,11 +160,8 @@ class RayWorkers:
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **options: Any) -> Outcome:
         """Train and test agents as `InnerLoop.run` does, with a contiguous part of the agents in each worker process.
-        Raises UserError if `_DEATHS` workers have died while they trained the same agents.
-
-        ``options`` are further arguments of `InnerLoop.run`. ``watch`` is not called. The seconds in the result are the
-        maximum over workers.
-        """
+        ``options`` are further arguments of `InnerLoop.run`; ``watch`` is not called. The seconds in the result are the
+        maximum over workers. Raises UserError if `_DEATHS` workers have died while they trained the same agents."""
         tasks = []
         for indices in torch.arange(len(seeds)).tensor_split(min(self._num_workers, len(seeds))):
             # Indices copy the rows. A slice would be sent with the memory of the whole tensor.

@@ -29,13 +29,9 @@ def add_visited_states(
     mean: Tensor, factory: ProxyFactory, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` of a search. If the settings require it, its initial states are replaced by states that
-    the best policy for this proxy visits in the real environment.
-
-    Args:
-        seed, generation: determine the episodes.
-        count_steps: called with the number of real steps.
-        scaled: whether the inputs of the proxy's networks are scaled to the new states.
-    """
+    the best policy for this proxy visits in the real environment. ``seed`` and ``generation`` determine the episodes,
+    and ``count_steps`` is called with the number of their steps. If ``scaled``, the inputs of the proxy's networks are
+    scaled to the new states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
     get_obs = partial(visited_states, game=factory.game, seed=state_seed, count_steps=count_steps)
     return factory.with_visited_states(mean, get_obs, scaled)
@@ -115,10 +111,8 @@ class InitialSearch:
             return first_parameters(config.start_from, config, factory.spaces, factory.game)
         draws = config.initial_draws
         random_means = factory.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-        count_steps = self.count_steps
-        candidates = torch.stack(
-            [add_visited_states(mean, factory, seed, 0, count_steps, scaled=True) for mean in random_means]
-        )  # [draws, D]
+        means = [add_visited_states(mean, factory, seed, 0, self.count_steps, scaled=True) for mean in random_means]
+        candidates = torch.stack(means)  # [draws, D]
         if draws == 1:
             return candidates[0]
         if config.initial_generations is None:

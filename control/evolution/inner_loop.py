@@ -8,7 +8,6 @@ during training. Imports no Lightning, so that worker processes start quickly.
 import contextlib
 import copy
 import dataclasses
-import functools
 import importlib
 import math
 import time
@@ -173,13 +172,11 @@ def train(
 
 
 class InnerLoop:
-    """Trains fresh agents on proxies (learned environments or rewards), and tests them on the real environment, all in
-    this process.
+    """Trains fresh agents on proxies (learned environments or rewards), and tests them on the real environment.
 
     Args:
         config: settings of the search for proxies.
-        agent: algorithm of the agents, such as "PPO". For several, such as "PPO,DDQN", the seed of an agent selects its
-            algorithm (`fresh_seeds`).
+        agent: algorithm, such as "PPO". If there are several, as in "PPO,DDQN", an agent's seed selects its algorithm.
         agent_config: settings of the agents (`models.mixture`).
         game: name of the real environment.
         threads: number of threads of machine code, which does not change the results.
@@ -299,12 +296,9 @@ class InnerLoop:
         """Return whether agents of at least one of the implementations train in machine code."""
         if self.compiled is None:
             return False
-        for implementation in self.implementations:
-            loop = self.for_implementation(implementation)
-            agent = loop.agent_class(loop.agent_config, self.factory.spaces, [0])
-            if self.compiled.can_compile_agent(agent):
-                return True
-        return False
+        loops = [self.for_implementation(implementation) for implementation in self.implementations]
+        agents = [loop.agent_class(loop.agent_config, self.factory.spaces, [0]) for loop in loops]
+        return any(self.compiled.can_compile_agent(agent) for agent in agents)
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Return the training loop of new agents with ``seeds [N]``, before their first step. They train on the
@@ -330,7 +324,8 @@ class InnerLoop:
         steps = math.ceil(config.inner_steps / agent.envs)  # number of steps in every environment
         world: Any = None  # the compiled real environment, if machine code plays the ``tests`` on it
         tests: Any = None
-        test, test_every = None, 1
+        test: Callable[[Policy, int], Tensor] | None = None  # plays tests between blocks of training
+        test_every = 1
         with contextlib.ExitStack() as stack:
             if with_tests and config.test_every is not None:
                 num_tests = config.inner_steps // config.test_every + 1  # the largest possible number
@@ -338,10 +333,15 @@ class InnerLoop:
                 seeds = streams.episode_seeds(num_tests, config.test_episodes)  # [M, tests, K]
                 real = stack.enter_context(contextlib.closing(self._test_environment(agent.members)))
                 test_every = math.ceil(config.test_every / agent.envs)  # steps of every environment
+
+                def play_test(policy: Policy, number: int) -> Tensor:
+                    """Play test ``number`` (0, 1, ...), and return the mean returns ``[M]``."""
+                    return self._rollout(policy, real, seeds[:, number]).returns.mean(1)
+
                 if compiled is not None:  # tests inside the training loop, if possible
                     world, tests = compiled.make_tests(agent, real, seeds, test_every)
                 if tests is None:
-                    test = functools.partial(self._test_in_training, real, seeds)
+                    test = play_test
             if compiled is not None:
                 loop.machine_code = compiled.CompiledLoop(self.threads, world, tests)
             rule = self._rule(agent.members)
@@ -354,11 +354,6 @@ class InnerLoop:
         if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
             trained.policy = loop.environment.dynamics.adapt_policy(trained.policy)
         return trained
-
-    def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:
-        """Play test ``number`` (0, 1, ...) of a training on the environment ``real``, and return the mean return
-        ``[M]`` of each agent. ``seeds [M, tests, K]`` are the seeds of the K episodes of all tests."""
-        return self._rollout(policy, real, seeds[:, number]).returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
         """Play ``config.test_episodes`` greedy episodes of each of M agents on the real environment. The agents'

@@ -1,9 +1,5 @@
 """Objectives of a search: the fitness of proxies (learned environments or rewards) from the results of N agents that
-trained on them.
-
-An objective is a function of the results, an `Outcome`, and of the settings of the search. `Outcome.curve` ``[N, T]``
-has the returns of each agent's T tests during training.
-"""
+trained on them (`Outcome`), by the settings ``config`` of the search."""
 
 import math
 from typing import Any

@@ -5,12 +5,10 @@
     population = strategy.ask(noise)  # [P, D]
     strategy.tell(noise, fitness)  # [P], higher is better
 
-P is the size of the population, perturbed copies of the mean ``[D]``, which are its members. If mirrored, each row of
-noise is added for one member and subtracted for another, which form a pair.
-
-The caller samples the noise. A failed member (see `control.evolution.fitness_shaping`) counts as worse than every valid
-one (ars: as equal to the worst), and no sum contains its fitness. Sums over the population are computed in float64, the
-mean is stored in float32.
+The members of the population are P perturbed copies of the mean ``[D]``. If mirrored, each row of noise is added for
+one member and subtracted for another, which form a pair. A failed member (see `control.evolution.fitness_shaping`)
+counts as worse than every valid one (ars: as equal to the worst), and no sum contains its fitness. Sums over the
+population are computed in float64, the mean is stored in float32.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Makes a synthetic environment or a reward from a policy (the teacher), for direct use or as the start of a search.
 
 The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
-controller. The rewards of such an environment show an agent the policy's action in each state. A reward made from a
-policy has its returns as potential.
+controller.
 
 Shapes: N is the number of observations, S the size of an observation, A the number of discrete actions or the size of a
 continuous action, E the number of parallel environments, T the number of steps, and D the number of weights of a proxy
@@ -71,9 +70,9 @@ def is_teacher(source: str) -> bool:
     return ":" in source  # names of this project's proxies have no colon
 
 
-def _start_error(message: str) -> SettingError:
-    """Return an error with ``message`` about the setting ``start_from``, which names the policy."""
-    return SettingError(message, "start_from")
+def _start_error(source: str, problem: str, allowed: str) -> SettingError:
+    """Return the error "start_from is SOURCE, ``problem``; allowed: ``allowed``". This setting names the policy."""
+    return SettingError(f"start_from is {source!r}, {problem}; allowed: {allowed}", "start_from")
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
@@ -95,14 +94,10 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
-            raise _start_error(
-                f"start_from is {source!r}, which gives {list(output.shape)} numbers for {len(obs)} observations; "
-                f"allowed: {[len(obs), *shape]}"
-            )
+            problem = f"which gives {list(output.shape)} numbers for {len(obs)} observations"
+            raise _start_error(source, problem, str([len(obs), *shape]))
         if not output.float().isfinite().all():
-            raise _start_error(
-                f"start_from is {source!r}, which gives numbers that are not finite; allowed: finite numbers"
-            )
+            raise _start_error(source, "which gives numbers that are not finite", "finite numbers")
         if wants_values:
             return output.float()
         if not isinstance(actions, Discrete):
@@ -110,10 +105,8 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         indices = output.long()
         is_valid = (output == indices) & (indices >= 0) & (indices < actions.n)
         if not is_valid.all():
-            raise _start_error(
-                f"start_from is {source!r}, which gives the action {output[~is_valid][0].item()}; "
-                f"allowed: whole numbers, 0 to {actions.n - 1}"
-            )
+            problem = f"which gives the action {output[~is_valid][0].item()}"
+            raise _start_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
         return indices
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
@@ -130,10 +123,8 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
         function: Any = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         reason = first_line(error) if module else "no such file or folder"
-        raise _start_error(
-            f"start_from is {source!r}: {reason}; "
-            "allowed: a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
-        ) from error
+        allowed = "a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
+        raise SettingError(f"start_from is {source!r}: {reason}; allowed: {allowed}", "start_from") from error
 
     action_indices = None  # function from actions of the environment to indices; None if they are not converted
     if not wants_values:
@@ -147,10 +138,8 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
             output = np.asarray(function(obs.numpy()))
             return torch.as_tensor(output if action_indices is None else action_indices(output))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
-            raise _start_error(
-                f"start_from is {source!r}, which failed: {first_line(error)}; "
-                "allowed: a function of observations [N, S]"
-            ) from error
+            problem = f"which failed: {first_line(error)}"
+            raise _start_error(source, problem, "a function of observations [N, S]") from error
 
     return act
 
@@ -162,21 +151,16 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
-        raise _start_error(
-            f"start_from is {source!r}, neither a proxy nor a policy: {str(error).partition('; allowed')[0]}; "
-            "allowed: a proxy's file, run folder or name; where a proxy can be made of it, a policy"
-        ) from error
+        problem = f"neither a proxy nor a policy: {str(error).partition('; allowed')[0]}"
+        allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
+        raise _start_error(source, problem, allowed) from error
     run = checkpoint.settings.run
     if family(run.implementation).learns_from == "evolution":
-        raise _start_error(
-            f"start_from is {source!r}, a search without a winner; allowed: a proxy, or an agent's checkpoint"
-        )
+        raise _start_error(source, "a search without a winner", "a proxy, or an agent's checkpoint")
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
-        raise _start_error(f"start_from is {source!r}, an agent on {run.gamename}; allowed: one on {game}")
+        raise _start_error(source, f"an agent on {run.gamename}", f"one on {game}")
     if wants_values and not hasattr(agent_class(run.implementation), "values"):
-        raise _start_error(
-            f"start_from is {source!r}, but {run.implementation} has no value of each action; allowed: clone_of actions"
-        )
+        raise _start_error(source, f"but {run.implementation} has no value of each action", "clone_of actions")
     with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
@@ -210,15 +194,12 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     is_cell = type(obs_space).__name__ == "Discrete"  # observations are indices of cells, one-hot in ``spaces``
     has_shape = is_cell or obs_space.shape == spaces.obs_shape  # `predict` takes no flattened observations
     if not has_shape or not equals_spaces(obs_space, action_space, spaces):
-        raise _start_error(
-            f"start_from is {source!r}, an agent of stable-baselines3 for {obs_space} and {action_space}; "
-            f"allowed: one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
-        )
+        problem = f"an agent of stable-baselines3 for {obs_space} and {action_space}"
+        allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
+        raise _start_error(source, problem, allowed)
     if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
-        raise _start_error(
-            f"start_from is {source!r}, an agent of stable-baselines3, but {type(model).__name__} has no value of each "
-            "action; allowed: clone_of actions"
-        )
+        problem = f"an agent of stable-baselines3, but {type(model).__name__} has no value of each action"
+        raise _start_error(source, problem, "clone_of actions")
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
@@ -248,10 +229,10 @@ def _load_sb3_model(source: str) -> Any:
         custom_objects: dict[str, Any] = {"buffer_size": 1, **dict.fromkeys(schedules, lambda progress: 0.0)}
         return getattr(library, class_name).load(source, device="cpu", custom_objects=custom_objects)
     except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
-        reason = f"which cannot be loaded: {first_line(error)}; allowed: PPO, A2C, DQN, SAC, TD3, DDPG"
+        problem, allowed = f"which cannot be loaded: {first_line(error)}", "PPO, A2C, DQN, SAC, TD3, DDPG"
         if isinstance(error, ModuleNotFoundError):
-            reason = f"which needs the module {error.name}; allowed: pip install stable-baselines3"
-        raise _start_error(f"start_from is {source!r}, an agent of stable-baselines3, {reason}") from error
+            problem, allowed = f"which needs the module {error.name}", "pip install stable-baselines3"
+        raise _start_error(source, f"an agent of stable-baselines3, {problem}", allowed) from error
 
 
 def visited_states(
@@ -375,8 +356,8 @@ def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: Cou
 
     ``factory`` has the settings of the proxy, a bandit or a reward. A bandit is a synthetic environment in which every
     step is an episode. In the states that the policy visits, its rewards are highest for the policy's actions, or equal
-    the policy's action values. A reward is made from the policy's returns. ``seed`` determines the policy's episodes;
-    ``count_steps`` is called with the number of their steps.
+    the policy's action values. A reward has the policy's returns as potential. ``seed`` determines the policy's
+    episodes; ``count_steps`` is called with the number of their steps.
     """
     needs_values = factory.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
     act = teacher(source, factory.game, factory.spaces)

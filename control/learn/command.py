@@ -82,14 +82,13 @@ def learn(settings: Settings) -> int:
         if (folder / file).exists():
             lines.append((name, f"{file} (open it in a browser)" if file == PAGE else file))
     reward_is_useful = learned.results.get("race", {}).get("gain", True)  # True if no race has tested the reward
-    proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
+    proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
-    commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
-    # With ``only``, some stages may have no results yet. The last command then runs them, unless a stage has failed.
-    # The results also include stages of earlier commands. ``learned.passed`` covers only the stages of this command.
-    stages_left_out = STAGES.keys() - learned.results.keys()
+    commands += [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
+    # With ``only``, some stages have no results yet. The last command runs them, unless any stage has failed, also of
+    # an earlier command.
     has_failed = any(result.get("failed") for result in learned.results.values())
-    if stages_left_out and not has_failed:
+    if STAGES.keys() - learned.results.keys() and not has_failed:
         commands.append(resume_command(settings, only=None))
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1

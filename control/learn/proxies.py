@@ -47,7 +47,7 @@ def make_bandit(task: Task) -> dict[str, Any]:
         values["table_episodes"] = task.time_limit  # steps after which episodes restart
     if task.options.exam_steps is not None:
         values["inner_steps"] = task.options.exam_steps  # the file says for how many steps agents train on the bandit
-    # Changes of these settings in each attempt.
+    # Further settings of each attempt.
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
     if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
         attempts = [{"first_states": "cells"}]

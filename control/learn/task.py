@@ -148,8 +148,7 @@ class Task:
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = "") -> Verdict:
         """Judge the score of ``agents`` (or of other policies) by the scores of random play, the best constant action
-        and the teacher (``teacher_score``). ``advice`` is text to show after a failure, by default about the teacher.
-        """
+        and the teacher (``teacher_score``). ``advice`` is shown after a failure, by default about the teacher."""
         if not advice:
             advice = _TEACHER_ADVICE if self.options.teacher else f"{_TRAINING_ADVICE}{_TEACHER_ADVICE}"
         baselines = (random_play(self.results), self.score("probe", "constant"), self.results["probe"]["action"])

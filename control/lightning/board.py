@@ -112,15 +112,17 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     other settings that affect learning, if the user set them or they differ from the default. The goals of an agent,
     such as a return, have the names ``command.NAME``."""
     run = settings.run
-    identity = {"implementation": run.implementation, "gamename": run.gamename}
+    shown: dict[str, Any] = {"implementation": run.implementation, "gamename": run.gamename}
     if settings.proxy is not None:
-        identity["agent"] = run.agent
+        shown["agent"] = run.agent
     defaults, values = default_settings(settings), effective_values(settings)
-    command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
+    command = values.pop("command", {})
     learning_settings = {name for config in settings.configs for name in names_with(config, "hparam")}
-    changed = {name for name in values if name in settings.explicit_names or values[name] != defaults.get(name)}
-    shown_names = (learning_settings & changed) | {"lr"}
-    return identity | {name: value for name, value in values.items() if name in shown_names} | command
+    for name, value in values.items():
+        is_changed = name in settings.explicit_names or value != defaults.get(name)
+        if name == "lr" or (name in learning_settings and is_changed):
+            shown[name] = value
+    return shown | {f"command.{name}": value for name, value in command.items()}
 
 
 def show_learned(
@@ -155,8 +157,7 @@ def _row_name(run: RunConfig, seed: int, folder: Path) -> str:
 
 
 def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:
-    """Replace the event files in ``folder`` by new ones with the ``points`` of curves, each a tag, a number, and the
-    steps."""
+    """Replace the event files in ``folder`` by new ones with the ``points`` (tag, value, steps) of curves."""
     for event_file in folder.glob("events.out.tfevents.*"):
         event_file.unlink()
     board = Board(folder)
@@ -166,7 +167,7 @@ def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:
 
 
 def _add_value(writer: SummaryWriter, value: Summary.Value, steps: int) -> None:
-    """Add a value that `SummaryWriter` has no method for."""
+    """Add a ``value`` for which `SummaryWriter` has no method, such as a finished GIF."""
     writer._get_file_writer().add_summary(Summary(value=[value]), steps)
 
 

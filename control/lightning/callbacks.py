@@ -57,6 +57,7 @@ class Progress(Callback):
         module.watch = lambda fraction: self.meter.show(fraction, label)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Let the module report the progress within the epoch to the bar (``module.watch``)."""
         number = trainer.current_epoch + 1
         self._fraction = module.finished_fraction()
         is_first = number == module.epochs_before + 1
@@ -160,8 +161,7 @@ class RunLog(Callback):
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def _keys(self, module: RunModule) -> list[dict[str, int]]:
-        """Return the first columns of each member's row of this epoch, such as ``{"epoch": 3, "env_steps": 600, "seed":
-        0}``, which identify the row."""
+        """Return the columns that identify each member's row of this epoch: its epoch, environment steps and seed."""
         pairs = zip(module.env_steps.tolist(), module.seeds, strict=True)
         return [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
 

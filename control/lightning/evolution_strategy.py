@@ -77,9 +77,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
         return self.strategy.ask(self.noise)
 
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
-        """Move the mean by the ``fitness [P]`` of the population of the latest `ask`: higher is better, NaN if agents
-        diverged. ``mean_fitness`` is the fitness of the mean, None if it was not evaluated. Return numbers for the log.
-        """
+        """Move the mean by the ``fitness [P]`` of the latest population: higher is better, NaN if agents diverged.
+        ``mean_fitness`` is the fitness of the mean, None if it was not evaluated. Return numbers for the log."""
         return self.strategy.tell(self.noise, fitness, mean_fitness)
 
     def state_dict(self) -> dict[str, Any]:

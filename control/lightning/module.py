@@ -56,8 +56,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
         self.settings = settings
-        # A seed for each member.
-        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))
+        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))  # one of each member
         self.epochs = settings.epochs  # number of epochs of the run; None for no limit
         self.total_steps = settings.total_steps  # environment steps of each member in the run; None for no limit
         self.row: dict[str, Tensor] = {}  # measurements of the current epoch, {tag: [M]}
@@ -100,12 +99,8 @@ class RunModule(pl.LightningModule, Stateful, ABC):
     def means(self) -> dict[str, float]:
         """Return the mean of each measurement in `row` over the members with a finite number, ``{tag: mean}``. Tags
         without a finite number are left out."""
-        means: dict[str, float] = {}
-        for tag, column in self.row.items():
-            finite = column[column.isfinite()].tolist()
-            if finite:
-                means[tag] = math.fsum(finite) / len(finite)
-        return means
+        finite = {tag: column[column.isfinite()].tolist() for tag, column in self.row.items()}  # tag -> numbers
+        return {tag: math.fsum(numbers) / len(numbers) for tag, numbers in finite.items() if numbers}
 
     def stop_reason(self) -> str:
         """Return the reason for ending the run with this epoch; empty if it continues."""
@@ -123,7 +118,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         return {}
 
     def open_boards(self, folder: Path) -> None:
-        """Open TensorBoard's event files in ``folder``, or in its folders ``seed_N`` if there are several members."""
+        """Open TensorBoard's event files in ``folder``, or in its subfolders ``seed_N`` if there are several seeds."""
         for seed, steps in zip(self.seeds, self.env_steps.tolist(), strict=True):
             board = Board(folder if len(self.seeds) == 1 else folder / f"seed_{seed}", steps)
             board.add_settings(self.settings, seed, steps)

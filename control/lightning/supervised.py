@@ -128,9 +128,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return {heading: f"{self.errors[name]:.2g}" for heading, name in names.items()}
 
     def fitted_to(self) -> dict[str, Any]:
-        """Return a description of the fit: the number (``transitions``) and the source (``transitions_from``) of the
-        transitions, the number of updates (``gradient_steps``), and the errors on held-out transitions (``held_out``).
-        """
+        """Describe the fit: number (``transitions``) and source (``transitions_from``) of the transitions, number of
+        updates (``gradient_steps``), and errors on held-out transitions (``held_out``)."""
         source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
         return source | {"gradient_steps": self.gradient_steps, "held_out": self.errors}
 

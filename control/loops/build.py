@@ -54,8 +54,7 @@ def _use_machine_code(loop: StepGroups, threads: int) -> bool:
     """Let the agents of ``loop`` train in machine code, in ``threads`` threads, if they can. Return whether all do."""
     from control.loops.compiled_agent import use_machine_code  # imports Numba
 
-    has_changed = [use_machine_code(group, threads) for group in loop.groups]
-    return all(has_changed)
+    return all([use_machine_code(group, threads) for group in loop.groups])  # a list, so that no group is skipped
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
@@ -74,11 +73,7 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
     """Raise SettingError if an agent of class ``agent_type`` cannot play the run's game, which has these ``spaces``.
-
-    Args:
-        inner_agent: name of the agent, if it trains on a learned environment or reward. By default it is the run's
-            ``implementation``.
-    """
+    ``inner_agent`` is the name of the agent if it trains on a learned environment or reward, else ""."""
     mismatch = _mismatch(agent_type, spaces, inner_agent or run.implementation)
     if not mismatch:
         return
@@ -114,15 +109,10 @@ def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
 
 def adapt_to_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
     """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``. Raises SettingError if
-    the user changed a setting that has an effect in other environments, but not here.
-
-    Args:
-        reasons: further settings without effect in this environment, ``{setting: reason}``.
-    """
+    the user changed a setting that has an effect in other environments, but not here. ``reasons`` are further settings
+    without effect in this environment, setting -> reason."""
     settings_here = with_missing_features(settings, spaces)
-    reasons_here = ineffective(settings_here)  # setting -> reason
-    if reasons is not None:
-        reasons_here = {**reasons_here, **reasons}
+    reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
     for name in sorted(settings.explicit_names & ineffective_only_here):
         if as_dict(settings)[name] != default_settings(settings)[name]:

@@ -368,11 +368,9 @@ class MachineCode:
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
         """Play a greedy episode of ``policy`` for each of ``seeds [M, E]``, as `play_episodes` does in torch. With
-        ``record_actions``, the result has the first member's actions.
-
-        Return None if machine code cannot: if a compiled function is missing, if an episode may never end, or if
-        actions must be recorded on a map (`_play_test` does not play to the end there).
-        """
+        ``record_actions``, the result has the first member's actions. Return None if machine code cannot: a compiled
+        function is missing, an episode may never end, or actions must be recorded on a map, where `_play_test` does not
+        play to the end."""
         player, world = _player_and_world(policy, environment)
         if player is None or world is None or (record_actions and world.kind == envs.CELLS):
             return None
@@ -461,13 +459,9 @@ class CompiledLoop(MachineCode):
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
     ) -> Iterator[EndedEpisodes]:
-        """Make the steps of a block, and store the state after it in ``loop``. With ``pause``, yield the episodes that
-        end, before the next steps of their members. Otherwise yield nothing.
-
-        Args:
-            random_numbers: the agent's random numbers in the T steps, ``{name: [M, T, ...]}``.
-            tensors, seeds: results of `_begin_block`. The tensors are overwritten.
-        """
+        """Make the T steps of a block, and store the state after it in ``loop``. With ``pause``, yield the episodes
+        that end, before the next steps of their members. Otherwise yield nothing. ``random_numbers`` are the agent's,
+        ``{name: [M, T, ...]}``. ``tensors``, which are overwritten, and ``seeds`` are from `_begin_block`."""
         steps, running = seeds.shape[1], tensors["running"]
         # The arrays share memory with ``tensors``, so compiled code writes its results there.
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -517,7 +511,7 @@ class CompiledLoop(MachineCode):
 
 
 def num_steps(random_numbers: dict[str, Tensor]) -> int:
-    """Return the number of steps T of random numbers ``{name: [M, T, ...]}``."""
+    """Return the number of steps T that ``random_numbers`` are for, ``{name: [M, T, ...]}``."""
     return next(iter(random_numbers.values())).shape[1]
 
 
@@ -564,9 +558,8 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
 
 
 def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world: envs.World) -> None:
-    """Store the state after a block of T steps in the loop, its environment and its agent, so that the next step may be
-    made in torch. ``tensors`` and ``seeds [M, T, E]`` are from `_begin_block`; ``world`` is the compiled environment.
-    """
+    """Store the state after a block of T steps in the loop, its environment and its agent, as after T steps in torch.
+    ``tensors`` and ``seeds [M, T, E]`` are from `_begin_block`; ``world`` is the compiled environment."""
     agent: Any = loop.agent
     real: Any = envs.real_environment(loop.environment)
     state, obs = tensors["state"], tensors["obs"]

@@ -36,8 +36,7 @@ class PythonStep(NamedTuple):
 @exact_inlined
 def _choose_actions(agent, work, step, m, t):
     """Choose exploring actions of member ``m`` for ``step.obs[m]``, and write them to ``step`` (`PythonStep`). ``t`` is
-    the number of the step in its block of random numbers. ``agent`` has the agent's arrays, ``work`` is scratch memory.
-    """
+    the number of the step in its block of random numbers, ``agent`` has the agent's arrays, ``work`` scratch memory."""
     begin_step(agent, work, m, step.obs[m])
     for e in range(step.obs.shape[1]):
         step.actions[m, e] = choose(agent, work, m, t, e, step.obs[m, e], step.state)
@@ -135,11 +134,8 @@ class CompiledAgent(MachineCode):
         for_members(run, self.agent.members, self._work)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]`` (`StepAgent.act`).
-
-        Usually the actions are chosen already, because `_learn` chooses the next actions after its updates. They are
-        chosen here in the first step of a block of random numbers, and after the end of an episode in any environment.
-        """
+        """Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn`
+        has chosen them already; `observe` has the exceptions."""
         if self._step == self._block_steps:
             self._begin_block()
         if not self._has_actions:

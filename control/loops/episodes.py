@@ -102,8 +102,7 @@ class EpisodeLoop(Loop):
 
     def _explore(self) -> dict[str, Tensor]:
         """Play the epoch's training episodes, let the agent store them, and return their statistics, ``{tag: [M]}``.
-        If the agent learns from recorded episodes, it plays none; then only count the steps in the epoch's minibatches.
-        """
+        An agent that learns from recorded episodes plays none; then count the steps in the epoch's minibatches."""
         # Means of the commands in the next episodes. A command is a goal that some agents pursue, such as a return.
         commands = {f"rollout/command_{name}": numbers for name, numbers in self.agent.mean_commands().items()}
         if not self.schedule.episodes:

@@ -164,10 +164,8 @@ class Loop(Stateful, ABC):
     def _check_returns(self, is_finite: Tensor) -> None:
         """Raise EnvironmentFault if some returns are not finite, according to the mask ``is_finite``."""
         if not is_finite.all():
-            raise EnvironmentFault(
-                f"environment {self.game}: the rewards of an episode add up to nan or to more than a float holds; "
-                "every reward must be finite"
-            )
+            text = "the rewards of an episode add up to nan or to more than a float holds; every reward must be finite"
+            raise EnvironmentFault(f"environment {self.game}: {text}")
 
     def _check_members(self, losses: Tensor) -> None:
         """Warn about each member whose loss in ``losses [M]`` or whose weights are not finite. Set ``finite_members``,

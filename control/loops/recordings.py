@@ -24,9 +24,8 @@ _CHUNK = 64  # episodes read at a time
 
 
 class Recording:
-    """Reads the episodes of a Minari dataset. ``source`` is a folder or ``minari:ID``, which is downloaded if it is not
-    on this machine. Raises SettingError if there is no such dataset, or if it does not fit the ``spaces`` of ``game``.
-    """
+    """Reads a Minari dataset of episodes. ``source`` is a folder or ``minari:ID``, which is downloaded if it is not on
+    this machine. Raises SettingError if there is no such dataset, or if it does not fit the ``spaces`` of ``game``."""
 
     def __init__(self, source: str, game: str, spaces: Spaces):
         import minari  # slow to import

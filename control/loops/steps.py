@@ -154,14 +154,9 @@ class StepLoop:
     def _results(
         self, losses: Tensor, waiting_steps: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Compute the dictionary that `epoch` returns.
-
-        Args:
-            losses: ``[M, T]``, loss of each member after each step of the epoch.
-            waiting_steps: ``[M]``, number of steps before a member could learn.
-            counts: ``[M]``, number of finished episodes.
-            returns, lengths: ``[M]``, sums over these episodes.
-        """
+        """Compute the dictionary that `epoch` returns. ``losses [M, T]`` are the losses after each step. All other
+        arguments are ``[M]``: the number of ``waiting_steps`` before a member could learn, the number of finished
+        episodes (``counts``), and the sums of their ``returns`` and ``lengths``."""
         steps = losses.shape[1]
         is_before_learning = torch.arange(steps, device=losses.device) < waiting_steps.unsqueeze(1)  # [M, T]
         learning_steps = steps - waiting_steps
@@ -184,13 +179,9 @@ class StepLoop:
         return {name: value.cpu() for name, value in results.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[EndedEpisodes]:
-        """Make ``count`` steps of the members whose training goes on, and yield the episodes that end in them.
-
-        Args:
-            running: ``[M]`` bool, whether a member trains. The caller may set members to False after each yield; if
-                none is left, there are no more steps.
-            pause: an argument of `CompiledLoop.advance`, without effect if Python steps the environment.
-        """
+        """Make ``count`` steps, and yield the episodes that end in them. The steps end early if no member is ``running
+        [M]`` any more: after each yield, the caller may set members to False there, to end their training. ``pause`` is
+        an argument of `CompiledLoop.advance`, without effect if Python steps the environment."""
         if self.machine_code is not None:
             yield from self.machine_code.advance(self, count, running, pause)
         else:
@@ -201,7 +192,8 @@ class StepLoop:
         for _ in range(count):
             if not running.any():
                 return
-            if (episodes := self.step()) is not None:
+            episodes = self.step()
+            if episodes is not None:
                 yield episodes
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
@@ -275,15 +267,9 @@ class StepLoop:
 
 
 class Group(StepLoop):
-    """The loop of those members of a run whose networks have one shape, so that they can share tensors.
-
-    Args:
-        settings: settings of the run.
-        members: indices of these members among all members of the run.
-        num_workers: number of processes that step an environment.
-
-    Raises SettingError if the agent needs the environment as a tensor program (`TensorEnvironment`), and it is none.
-    """
+    """The `StepLoop` of the ``members`` of a run (their indices) whose networks have one shape, so that they can share
+    tensors. ``num_workers`` is the number of processes that step an environment. Raises SettingError if the agent needs
+    the environment as a tensor program (`TensorEnvironment`), and it is none."""
 
     def __init__(self, settings: Settings, members: Sequence[int], num_workers: int):
         run, config, schedule = settings.run, settings.agent, settings.schedule

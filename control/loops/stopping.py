@@ -1,8 +1,5 @@
-"""Running means, and rules that end a member's training on a proxy early.
-
-A member is one of M independent agents that are trained together. A proxy is a learned environment or reward on which
-agents train. N is the number of episodes that have ended, or of members in a test.
-"""
+"""Running means, and rules that end the training of a member early, if it learns on a learned environment or reward. A
+member is one of M independent agents that are trained together."""
 
 from collections.abc import Callable
 
