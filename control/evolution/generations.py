@@ -8,7 +8,6 @@ parameters that the search changes. ``factory`` makes environments of one kind o
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
-from control.evolution.teachers import CountSteps, cloned_proxy, is_teacher, visited_states
+from control.evolution.teachers import CountSteps, Teacher, cloned_proxy, is_teacher, visited_states
 from envs.make import ProxyFactory
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
@@ -33,7 +32,10 @@ def add_visited_states(
     and ``count_steps`` is called with the number of their steps. If ``scaled``, the inputs of the proxy's networks are
     scaled to the new states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
-    get_obs = partial(visited_states, game=factory.game, seed=state_seed, count_steps=count_steps)
+
+    def get_obs(act: Teacher, count: int, limit: int | None) -> Tensor:
+        return visited_states(act, count, limit, factory.game, state_seed, count_steps)
+
     return factory.with_visited_states(mean, get_obs, scaled)
 
 

@@ -100,12 +100,15 @@ def _train_and_test(
     - ``score``: statistics of the agents' mean returns on the task;
     - ``real_steps``: the training steps of all agents together on the task itself, 0 on the proxy.
     """
-    agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
+    count, purpose = task.options.exam_agents, f"exam of {name}"
+    if on_task:
+        count, purpose = min(REAL_AGENTS, count), f"{purpose} on the task"
+        agent_config, proxies = _settings_on_task(task, name), None
+    else:
+        agent_config = agent_settings(proxy, name, changed={})
+        proxies = proxy.parameters.expand(count, -1)  # [N, D], equal rows
     loop = _inner_loop(task, proxy, name, agent_config, inner_steps=steps, test_episodes=_EXAM_EPISODES)
-    count = min(REAL_AGENTS, task.options.exam_agents) if on_task else task.options.exam_agents
-    seeds = fresh_seeds(task.seed, f"exam of {name}{' on the task' if on_task else ''}", count)
-    proxies = None if on_task else proxy.parameters.expand(count, -1)  # [N, D], equal rows
-    outcome = loop.run(proxies, seeds, watch=watch)
+    outcome = loop.run(proxies, fresh_seeds(task.seed, purpose, count), watch=watch)
     real_steps = int(outcome.steps.sum()) if on_task else 0
     return {"score": dataclasses.asdict(Score.of(outcome.scores)), "real_steps": real_steps}
 

@@ -55,8 +55,10 @@ class Learned:
     def sentence(self) -> str:
         """The verdict and other results as sentences. If there is neither an exam nor a race, the texts of the stages
         instead."""
-        results = self.results
-        return " ".join(conclusion(results)) or "; ".join(result["text"] for result in results.values())
+        sentences = conclusion(self.results)
+        if sentences:
+            return " ".join(sentences)
+        return "; ".join(result["text"] for result in self.results.values())
 
     def _repr_png_(self) -> bytes | None:
         """Return the figure, or None without an exam; Jupyter calls this."""

@@ -72,11 +72,7 @@ def find_teacher(task: Task) -> dict[str, Any]:
 
 def teacher_trainings(task: Task) -> dict[str, Settings]:
     """Return the settings of the trainings whose best result is the teacher, name -> settings. There are two for PPO
-    with continuous actions, whose names show the discount, such as "discount 0.99". Otherwise the only name is "".
-
-    The algorithm is the user's choice. By default it is Q-learning if the observations are numbered cells, else SAC for
-    continuous actions in a slow environment, else PPO.
-    """
+    with continuous actions, whose names show the discount, such as "discount 0.99". Otherwise the only name is ""."""
     run, is_continuous = task.settings.run, not isinstance(task.spaces.actions, Discrete)
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation

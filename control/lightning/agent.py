@@ -69,12 +69,9 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch. Then evaluate, if the run is too short for ``evaluations`` evaluations by Lightning, which
-        evaluates every `check_val_every_n_epoch` epochs.
-
-        These additional evaluations are after the last epoch, and between Lightning's evaluations. Their interval is
-        the longest divisor of Lightning's interval that gives enough evaluations.
-        """
+        """Train an epoch. If the run is too short for ``evaluations`` evaluations by Lightning, which evaluates every
+        `check_val_every_n_epoch` epochs, also evaluate here: after the last epoch, and at a shorter interval, the
+        longest divisor of Lightning's that gives enough evaluations."""
         super().training_step(batch, batch_idx)
         interval = self.trainer.check_val_every_n_epoch
         if not interval or self.epoch % interval == 0:  # no evaluations at all, or Lightning evaluates now

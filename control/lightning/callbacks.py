@@ -95,7 +95,7 @@ class Progress(Callback):
         solved = solved_return(run.gamename)
         if solved is not None and score >= solved:
             self._solved_was_said = True
-            if module.best < solved:  # not before a resumed run was interrupted
+            if module.best < solved:  # else the run is resumed, and this was printed before
                 num_seeds = len(module.seeds)
                 subject = f"mean of {num_seeds} seeds solved" if num_seeds > 1 else "solved"
                 text = f"{subject} at step {module.steps_a_seed():,}; --target_return {solved:g} would stop here"

@@ -47,8 +47,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
     saved = ("generation", "flat_generations", "restarts", "archive")
 
     def __init__(self, seed: int = 0, config: SearchConfig | None = None, **settings: Any):
-        self.config = SearchConfig(**convert_values(settings, flags_of(SearchConfig()))) if config is None else config
-        self.seed = seed
+        if config is None:
+            config = SearchConfig(**convert_values(settings, flags_of(SearchConfig())))
+        self.config, self.seed = config, seed
         self.strategy: Any = None  # a `Strategy`, created in `start`, because it needs the number of parameters
         self.archive = Archive(self.config.keep_best)
         self.noise = torch.zeros(0)  # noise of the current generation, [rows, K]

@@ -228,7 +228,8 @@ class ProxyModule(RunModule):
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Train and test fresh agents with ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
         time limit of the current generation. ``changes`` are further arguments of `InnerLoop.run`."""
-        limit = self.config.generation_settings(max(self.epoch, 1)).test_limit
+        generation = max(self.epoch, 1)  # the epoch is 0 while the first mean is chosen
+        limit = self.config.generation_settings(generation).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
         self.count_real_steps(outcome.test_steps)
@@ -365,12 +366,12 @@ def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
 def _check_start(search: SearchConfig, factory: ProxyFactory) -> None:
     """Raise SettingError if a search cannot begin at the proxy or policy ``search.start_from``, before any file is
     written."""
-    start = search.start_from
+    start, preset = search.start_from, getattr(search, "preset", "")
     if start is None:
         factory.check_start()
     elif is_teacher(start):
         teacher(start, factory.game, factory.spaces, wants_values=factory.check_policy(start))
-    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
+    elif preset in CLONES:  # presets that imitate a policy
         raise SettingError(
             f"start_from is {start!r}, which is no policy; allowed with preset {preset}: an agent's run or checkpoint, "
             "or module:function",

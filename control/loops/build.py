@@ -140,9 +140,8 @@ def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> boo
     """Decide whether agents train in machine code: the setting ``compiled`` is on, Numba is installed, they have
     machine code, and ``is_supported()``, called only then, says that it supports their settings.
 
-    Raises SettingError if machine code is impossible, but the user, or the run to resume, switched ``compiled`` on.
-    Prints a note if Numba is missing, or if machine code cannot be cached.
-    """
+    Prints a note if Numba is missing, or if machine code cannot be cached. Raises SettingError if machine code is
+    impossible, but the user, or the run to resume, switched ``compiled`` on."""
     is_explicit = "compiled" in settings.explicit_names  # set by the user or by the run to resume
     if not settings.value("compiled"):
         if has_machine_code(settings) and not HAS_NUMBA and not is_explicit:  # without Numba, the default is off

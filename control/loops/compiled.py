@@ -62,8 +62,7 @@ AGENT_MODULES: dict[type, Any] = {module.Agent: module for module in (ddqn, ppo,
 
 
 class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no types
-    """Makes progress bars say that functions are being compiled. Numba reports the start and the end of the compilation
-    of every function; functions that it calls are compiled in between."""
+    """Makes progress bars say that functions are being compiled. Numba calls it at the start and end of each one."""
 
     _depth = 0  # number of functions that are being compiled, each called by the one before it
 
@@ -223,7 +222,7 @@ def _play_test(player, world, tests, n, arrays, first, last):
 def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last):
     """Train the running members ``first`` to ``last - 1`` of ``agent`` in ``world``, as `StepLoop.step` does in torch:
     to the end of the ``block`` or, with ``block.pause``, to the first step that ends an episode. Play the ``tests``
-    that are due, as ``player`` in ``test_world``.
+    that are due, as ``player`` (the greedy policy) in ``test_world``.
 
     Overwrites the arrays of ``block`` (`Block`) and ``tests`` (`Tests`), and scratch memory: ``work`` (of the agent),
     ``phi [E]`` (the potential of each environment's state, for learned rewards), ``scratch``
@@ -425,6 +424,7 @@ class CompiledLoop(MachineCode):
         loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
         episodes_before, steps_before = agent.episodes.clone(), agent.steps
         max_steps = _max_block_steps(loop)
+        # Up to this number of steps, several blocks of random numbers are joined, which saves calls for few members.
         max_joined = min(_MAX_JOINED_STEPS // agent.members, _MAX_STEP_PARAMETERS // agent.flat_parameters.shape[1])
         all_members = torch.ones(agent.members, dtype=torch.bool)
         blocks: list[dict[str, Tensor]] = []

@@ -119,6 +119,7 @@ class CompiledAgent(MachineCode):
         self._random_numbers = agent.noise.take(self._steps_left)
         self._block_steps, self._step = compiled.num_steps(self._random_numbers), 0
         self._steps_left -= self._block_steps
+        # Arrays of the agent that compiled code reads and writes, and scratch memory of each thread.
         self._members = module.make_members(agent, self._random_numbers, self._block_steps, self._loss)
         if not self._work:
             self._work = [module.make_work(self._members) for _ in range(self.threads)]

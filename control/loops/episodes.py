@@ -139,6 +139,7 @@ class EpisodeLoop(Loop):
         return trajectory
 
     def has_reached_target(self) -> bool:
+        """Return whether the mean return of the latest training episodes has reached the ``target``."""
         if self.target is None or self.epochs == 0:
             return False
         assert self.schedule.running_mean is not None  # only then there is a target
@@ -147,7 +148,7 @@ class EpisodeLoop(Loop):
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         streams = self.evaluation_streams
-        policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
+        policy = self.policy(streams.fork(), sample, count)
         return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), record_actions)
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:

@@ -95,8 +95,8 @@ class Recording:
         )
 
     def _steps(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
-        Raises SettingError if they do not fit the spaces."""
+        """Convert an episode of Minari to observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards
+        ``[T]``. Raises SettingError if they do not fit the spaces of the environment."""
         obs_shape, space = self.spaces.obs_shape, self.spaces.actions
         try:
             # Observations may be dictionaries, for example; each becomes a vector.
