@@ -123,8 +123,8 @@ class InitialSearch:
 
     def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
         """Return the proxy of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest
-        average fitness. One agent trains on each copy. All these agents have the same seed, except for the remainder
-        that selects their implementation (`fresh_seeds`)."""
+        average fitness. One agent trains on each copy. All these agents have one seed, so that they differ only by
+        their proxies and their algorithm, which the remainder ``seed % num_implementations`` selects."""
         num_copies, factory = self.config.initial_members, self.factory
         proxies: list[Tensor] = []
         for i, candidate in enumerate(candidates):

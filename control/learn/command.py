@@ -150,7 +150,7 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _run_stages(task: Task) -> bool:
     """Run the stages that have no results, print the results, and write the page. Return True if no stage failed."""
     verbose, only = task.verbose, task.options.only
-    names = [name for name in STAGES if only is None or name in (only, *REQUIRED[only])]
+    names = [name for name in STAGES if only is None or name in (only, *REQUIRED[only])]  # stages to run
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
     is_over = all(name in task.results or failures.intersection(REQUIRED[name]) for name in names)
     if verbose and is_over:

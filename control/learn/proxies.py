@@ -41,12 +41,12 @@ def make_bandit(task: Task) -> dict[str, Any]:
     - ``real_steps``: the number of environment steps of all fits;
     - ``rounds``: a pair for each clone, the steps so far and the mean return.
     """
-    values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
-    values |= {"agent": task.learners[0], "start_from": task.teacher, "test_limit": task.time_limit}
+    options = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
+    options |= {"agent": task.learners[0], "start_from": task.teacher, "test_limit": task.time_limit}
     if not task.spaces.one_hot:
-        values["table_episodes"] = task.time_limit  # steps after which episodes restart
+        options["table_episodes"] = task.time_limit  # steps after which episodes restart
     if task.options.exam_steps is not None:
-        values["inner_steps"] = task.options.exam_steps  # the file says for how many steps agents train on the bandit
+        options["inner_steps"] = task.options.exam_steps  # the file says for how many steps agents train on the bandit
     # Further settings of each attempt.
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
     if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
@@ -55,7 +55,7 @@ def make_bandit(task: Task) -> dict[str, Any]:
     real_steps: list[int] = []  # numbers of steps in the environment, which `cloned_proxy` appends
     rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
     for number, changes in enumerate(attempts):
-        settings = settings_from(**values | changes)
+        settings = settings_from(**options | changes)
         factory: Any = proxy_factory(settings.proxy, task.game)
         with task.progress(f"attempt {number + 1}"):
             weights = cloned_proxy(task.teacher, factory, task.seed, real_steps.append)
@@ -81,9 +81,9 @@ def make_reward(task: Task) -> dict[str, Any]:
     - ``real_steps``: the number of environment steps of the fit;
     - ``explained_variance``: the fraction of the variance of the returns that the network explains.
     """
-    values = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
-    values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
-    settings = settings_from(**values, test_limit=task.time_limit)
+    options = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
+    options |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
+    settings = settings_from(**options, test_limit=task.time_limit)
     real_steps: list[int] = []  # numbers of steps in the environment, which `cloned_proxy` appends
     factory: Any = proxy_factory(settings.proxy, task.game)
     with task.progress("a fit to the teacher's returns"):
