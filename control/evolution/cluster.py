@@ -218,8 +218,7 @@ def _work(job: Job, *arguments: Any, **options: Any) -> Outcome | None:
 def _worker_loop(*job: Any) -> InnerLoop:
     """Build the `InnerLoop` with the arguments ``job`` in a worker process, which keeps only the latest loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    game = job[-1]
-    import_module("gamename", game)  # a game ``module:Env-v0`` needs an import of its module
+    import_module("gamename", job[-1])  # the game; ``module:Env-v0`` needs an import of its module
     return InnerLoop(*job)
 
 

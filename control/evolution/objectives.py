@@ -12,7 +12,7 @@ from control.evolution.inner_loop import Outcome
 
 def final(outcome: Outcome, config: Any) -> Tensor:
     """Return the mean return of each agent in its test episodes after training, ``[N]``, minus ``survival_bonus`` times
-    the mean length of these episodes: the reward for survival (Mania et al. 2018, arXiv 1803.07055)."""
+    the mean length of these episodes, which removes a reward for survival (Mania et al. 2018, arXiv 1803.07055)."""
     mean_lengths = outcome.lengths.to(outcome.scores.dtype).mean(1)
     return outcome.scores - config.survival_bonus * mean_lengths
 

@@ -84,6 +84,7 @@ class NES(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step along the noise of the better members, weighted by their fitness."""
         sign = torch.ones(self.rows, dtype=torch.float64)
         if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
@@ -124,6 +125,7 @@ class OpenAIES(Strategy):
         return gradient - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step of Adam along the estimated gradient."""
         gradient = self.gradient(noise, fitness)
         beta1, beta2 = self.betas
         self.steps += 1
@@ -153,6 +155,7 @@ class SNES(Strategy):
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step along the noise, weighted by utilities. Also adapt ``noise_std``."""
         utility = shaping.shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
@@ -177,6 +180,7 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step along the noise of the better half of the mirrored pairs."""
         valid_fitness, _ = shaping.replace_failures(fitness)
         pairs = valid_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
         num_best = math.ceil(self.rows / 2)  # half of the pairs

@@ -313,11 +313,12 @@ class TeacherEpisodes:
                 random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
                 later_return = _return_after_truncation(trajectory, discount)
-                values = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)  # [T, 1, E]
-                steps = torch.arange(len(values))[:, None, None]
+                # The return from each step on, [T, 1, E].
+                all_returns = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)
+                steps = torch.arange(len(all_returns))[:, None, None]
                 follows_policy = trajectory.valid & (steps >= random_steps)
                 observations.append(trajectory.obs[follows_policy])
-                returns.append(values[follows_policy])
+                returns.append(all_returns[follows_policy])
         return torch.cat(observations), torch.cat(returns)
 
     def _play(self, real: Environment, streams: Streams, random_steps: Tensor) -> Trajectory:

@@ -107,14 +107,8 @@ class ProxyModule(RunModule):
     def first_mean(self) -> Tensor:
         """Return the parameters ``[D]`` of the proxy from which a search starts. The choice may train agents, whose
         steps are counted."""
-
-        def train(proxies: Tensor, seeds: list[int]) -> Outcome:
-            return self._train_fresh(proxies, seeds, by_target=self.config.scored_by == "target")
-
-        search = InitialSearch(
-            self.config, self.factory, self.settings.run.seed, self.num_implementations, train, self.count_real_steps
-        )
-        return search.mean()
+        seed, count = self.settings.run.seed, self.num_implementations
+        return InitialSearch(self.config, self.factory, seed, count, self._train_fresh, self.count_real_steps).mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the parameters ``[K]`` that a search changes, of a random initial proxy."""
@@ -150,8 +144,7 @@ class ProxyModule(RunModule):
             self.population, mean, config, seed, self.num_implementations, self.epoch, name
         )
         start = time.perf_counter()
-        by_target = config.scored_by == "target"
-        self.outcome = self._train_fresh(proxies, seeds, by_target=by_target, inner_steps=config.inner_steps)
+        self.outcome = self._train_fresh(proxies, seeds)
         seconds = time.perf_counter() - start
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,
@@ -225,12 +218,13 @@ class ProxyModule(RunModule):
         alternate."""
         return fresh_seeds(self.settings.run.seed, name, count, self.num_implementations)
 
-    def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
-        """Train and test fresh agents with ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
-        time limit of the current generation. ``changes`` are further arguments of `InnerLoop.run`."""
-        generation = max(self.epoch, 1)  # the epoch is 0 while the first mean is chosen
-        limit = self.config.generation_settings(generation).test_limit
-        outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
+    def _train_fresh(self, proxies: Tensor, seeds: list[int]) -> Outcome:
+        """Train and test fresh agents with ``seeds [N]`` on ``proxies [N, D]``, with the settings of the current
+        generation, and count their steps."""
+        config = self.config.generation_settings(max(self.epoch, 1))  # the epoch is 0 while the first mean is chosen
+        changes = {"test_limit": config.test_limit, "inner_steps": config.inner_steps}
+        by_target = config.scored_by == "target"
+        outcome = self.workers.run(proxies, seeds, watch=self.watch, by_target=by_target, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
         self.count_real_steps(outcome.test_steps)
         return outcome

@@ -39,8 +39,7 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         loop = EpisodeLoop(settings)
     else:
         loop = StepGroups(settings)
-        if for_training:
-            loop.compiled = decide_compiled(settings, partial(_use_machine_code, loop, run.num_threads))
+        loop.compiled = for_training and decide_compiled(settings, partial(_use_machine_code, loop, run.num_threads))
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:

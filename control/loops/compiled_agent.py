@@ -46,8 +46,8 @@ def _choose_actions(agent, work, step, m, t):
 
 @kernel
 def _act(agent, work, step, t, first, last):
-    """Choose exploring actions of the members ``first`` to ``last - 1``, as `StepAgent.act` does in torch.
-    `_choose_actions` describes the other arguments."""
+    """Write exploring actions of the members ``first`` to ``last - 1`` to ``step`` (`PythonStep`), as `StepAgent.act`
+    returns them in torch. `_choose_actions` describes the other arguments."""
     for m in range(first, last):
         _choose_actions(agent, work, step, m, t)
 

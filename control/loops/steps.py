@@ -179,9 +179,9 @@ class StepLoop:
         return {name: value.cpu() for name, value in results.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[EndedEpisodes]:
-        """Make ``count`` steps, and yield the episodes that end in them. The steps end early if no member is ``running
-        [M]`` any more: after each yield, the caller may set members to False there, to end their training. ``pause`` is
-        an argument of `CompiledLoop.advance`, without effect if Python steps the environment."""
+        """Make ``count`` steps, and yield the episodes that end in them. After each yield, the caller may set elements
+        of ``running [M]`` to False, to end the training of these members. If none is left, there are no more steps.
+        ``pause`` is an argument of `CompiledLoop.advance`, without effect if Python steps the environment."""
         if self.machine_code is not None:
             yield from self.machine_code.advance(self, count, running, pause)
         else:

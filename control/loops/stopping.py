@@ -32,8 +32,8 @@ class RunningWindow(Stateful):
         self.counts += new_counts
 
     def mean(self, members: Tensor, count: int, skip: int = 0) -> Tensor:
-        """Return the mean of ``count`` numbers of each of ``members [N]``: of the latest numbers, without the ``skip``
-        latest of all. If there are fewer numbers so far, it is their mean, and NaN if there are none."""
+        """Return the mean of the latest ``count`` numbers of each of ``members [N]``, after leaving out the ``skip``
+        newest. If there are fewer numbers so far, it is the mean of these, and NaN if there are none."""
         ages = torch.arange(skip, skip + count)  # 0 is the latest number
         index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count]; 0 is a member's first number
         exists = index >= 0
