@@ -141,6 +141,7 @@ class RunLog(Callback):
             self._start -= max((seconds for seconds in elapsed if math.isfinite(seconds)), default=0.0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Append the epoch's measurements to metrics.csv, and add them to TensorBoard."""
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # tag -> a number for each member
         counts = {GRADIENT_STEPS: module.gradient_steps}
         elapsed = Meter.seconds() - self._start

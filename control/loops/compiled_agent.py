@@ -109,6 +109,7 @@ class CompiledAgent(MachineCode):
         self._block_steps, self._step = 0, 0  # number of steps in the current block, and of those already made
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does."""
         self._plan(steps)
         self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
         return loop.epoch_by_steps(steps, watch)

@@ -147,6 +147,7 @@ class EpisodeLoop(Loop):
         return float(means.mean()) >= self.target
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
+        """Play ``count`` evaluation episodes of every member. See `Loop._play_round`."""
         streams = self.evaluation_streams
         policy = self.policy(streams.fork(), sample, count)
         return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), record_actions)
