@@ -291,7 +291,7 @@ def test_tests_inside_compiled_training_equal_tests_between_blocks(argv: str) ->
     inner = loop_of(argv, inner_steps=310, test_every=40, test_episodes=2, test_limit=30, inner_rule="budget")
     inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]
     outcomes = []
-    for make_tests in (compiled.make_tests, lambda *_: None):
+    for make_tests in (compiled.make_tests, lambda *_: (None, None)):
         loop, inner._test_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"make_tests": make_tests}))
         outcomes.append((inner.train_to_end(loop, with_tests=True), inner._test_steps, weights(loop)))

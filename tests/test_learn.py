@@ -595,7 +595,7 @@ def test_the_race_is_against_the_better_settings_with_the_tasks_reward(
     shutil.copyfile(reward.path, tmp_path / learn_command.REWARD)
     arms, configs = iter([(10, 9.0), default, same]), []
 
-    def train_for_race(task: Any, loop: Any, solved: float, test_every: int, weights: Any, watch: None) -> Any:
+    def train_for_race(task: Any, loop: Any, weights: Any, watch: None) -> Any:
         configs.append((weights is None, loop.agent_config))
         median, late = next(arms)
         return {"median": median, "late": late, "real_steps": 1}

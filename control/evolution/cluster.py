@@ -79,8 +79,7 @@ def ray_connection(address: str | None, cpus: int) -> Iterator[None]:
     }
     temporary = tempfile.mkdtemp(prefix="ray-")
     if address is None:
-        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107. None is Ray's default
-        # folder.
+        # Ray adds about 60 characters for its sockets, whose paths have at most 107. None is Ray's default folder.
         options["_temp_dir"] = temporary if len(temporary) < 40 else None
         options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
     previous_handler = signal.getsignal(signal.SIGTERM)
@@ -114,8 +113,8 @@ def _check_reachable(address: str) -> None:
 
 
 def _unreachable(address: str, reason: str) -> UserError:
-    """Return the error for a cluster that cannot be joined, for a ``reason``. Its message has the command that starts
-    or joins the cluster."""
+    """Return the error for a cluster that cannot be joined at ``address`` for a ``reason``. It names the command that
+    starts or joins the cluster."""
     start = "ray start --head --port=6379" if address == "auto" else f"ray start --address={address}"
     return UserError(
         f"ray_address is {address!r}: no cluster can be joined there ({reason.rstrip('.')}); this machine must be a "
@@ -128,7 +127,7 @@ Job = tuple[SearchConfig, str, Any, str]
 
 
 class RayWorkers:
-    """Runs `InnerLoop` in ``num_workers`` processes of one thread each.
+    """Trains and tests agents as `InnerLoop` does, divided among ``num_workers`` processes of one thread each.
 
     ``job`` has the arguments of `InnerLoop`. The processes use the cluster at ``ray_address`` or, if that is None, a
     local Ray. In a trial of a hyperparameter search, they use the search's Ray and the cores that the trial has
@@ -161,15 +160,13 @@ class RayWorkers:
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **options: Any) -> Outcome:
         """Train and test agents as `InnerLoop.run` does, with a contiguous part of the agents in each worker process.
-        The seconds in the outcome are the maximum over workers. ``watch`` is not called.
-
-        Raises UserError if `_DEATHS` workers have died while they trained the same agents.
-        """
+        ``options`` are further arguments of `InnerLoop.run`; ``watch`` is not called. The seconds in the result are the
+        maximum over workers. Raises UserError if `_DEATHS` workers have died while they trained the same agents."""
         tasks = []
-        for rows in torch.arange(len(seeds)).tensor_split(min(self._num_workers, len(seeds))):
+        for indices in torch.arange(len(seeds)).tensor_split(min(self._num_workers, len(seeds))):
             # Indices copy the rows. A slice would be sent with the memory of the whole tensor.
-            worker_proxies = None if proxies is None else proxies.detach()[rows]
-            worker_seeds = [seeds[i] for i in rows.tolist()]
+            worker_proxies = None if proxies is None else proxies.detach()[indices]
+            worker_seeds = [seeds[i] for i in indices.tolist()]
             tasks.append(self._remote_task.remote(self._job, worker_proxies, worker_seeds, **options))
         outcomes = self._results(tasks)
         outcome = Outcome.concatenate(outcomes)
@@ -179,8 +176,8 @@ class RayWorkers:
 
     def _results(self, tasks: list[Any], note_after: float | None = None) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`). After ``note_after`` seconds, print a note that the tasks wait for free cores; if it
-        is None, print none."""
+        error (`_error_of_task`). Unless ``note_after`` is None, print a note after so many seconds that tasks wait for
+        free cores."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
@@ -190,7 +187,8 @@ class RayWorkers:
                 note(f"waiting for {len(unfinished)} of {self._num_workers} workers: Ray starts each on a free core")
                 concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for number, future in enumerate(futures, start=1):
-                if future.done() and (error := future.exception()) is not None:
+                error = future.exception() if future.done() else None
+                if error is not None:
                     raise _error_of_task(error, f"worker {number} of {self._num_workers}") from None
         except BaseException:
             _cancel(self._tasks)  # their results would not be used
@@ -202,25 +200,25 @@ Workers = InnerLoop | RayWorkers
 
 
 def make_workers(job: Job, num_workers: int = 1, ray_address: str | None = None, num_threads: int = 1) -> Workers:
-    """Return workers that train agents with the arguments ``job`` of `InnerLoop`. If ``num_workers`` is 1, they are
-    this process with ``num_threads`` threads, otherwise `RayWorkers` at ``ray_address``."""
+    """Return an object whose method ``run`` trains and tests agents. ``job`` has the arguments of `InnerLoop`. With one
+    worker, this process trains them in ``num_threads`` threads, otherwise Ray at ``ray_address`` (`RayWorkers`)."""
     if num_workers == 1:
         return InnerLoop(*job, num_threads)
     return RayWorkers(job, num_workers, ray_address)
 
 
 def _work(job: Job, *arguments: Any, **options: Any) -> Outcome | None:
-    """Run the task of a worker process: build the `InnerLoop` with the arguments ``job``, then call `InnerLoop.run`
-    with the other arguments, if there are any."""
+    """Run a task in a worker process: call `InnerLoop.run` with ``arguments`` and ``options``, in a loop with the
+    arguments ``job``. Without ``arguments``, only build this loop."""
     loop = _worker_loop(*job)
     return loop.run(*arguments, **options) if arguments else None
 
 
 @functools.lru_cache(maxsize=1)
 def _worker_loop(*job: Any) -> InnerLoop:
-    """Return the `InnerLoop` with the arguments ``job``. A worker process keeps only the latest loop."""
+    """Build the `InnerLoop` with the arguments ``job`` in a worker process, which keeps only the latest loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    import_module("gamename", job[-1])  # the last argument is the game; ``module:Env-v0`` needs an import of its module
+    import_module("gamename", job[-1])  # the game; ``module:Env-v0`` needs an import of its module
     return InnerLoop(*job)
 
 
@@ -238,9 +236,9 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _error_of_task(error: Any, worker: str) -> Exception:
-    """Return the exception to raise for Ray's ``error`` of a task. If the task raised a UserError, this is the
-    exception. If it raised any other exception, ``error`` is returned, which shows its traceback. If the process of
-    the task died or did not start, a new UserError names it as ``worker``."""
+    """Return the exception to raise for Ray's ``error`` of a task: the UserError that the task raised or, for any other
+    exception, ``error`` itself, which shows its traceback. If the process of the task died or did not start, return a
+    new UserError about ``worker``, such as "worker 2 of 4"."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

@@ -19,7 +19,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 def replace_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
     """Return the fitness ``[n]`` in float64, and a mask ``[n]``, True for members that have not failed. Failed members
-    get the lowest fitness of the other members. If all members failed, the fitness is all zeros."""
+    (NaN, infinite or beyond float32) get the lowest fitness of the others; if all failed, the fitness is all zeros."""
     fitness = fitness.to(torch.float64)
     valid = fitness.abs() <= LARGEST  # false for NaN
     worst = fitness[valid].min() if valid.any() else fitness.new_zeros(())
@@ -33,8 +33,8 @@ def mask_failures(fitness: Tensor) -> Tensor:
 
 
 def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Tensor:
-    """Return the weights ``[n]``, float64 and finite, of the n members of a population by their fitness ``[n]`` (F) and
-    by rule ``kind``, one of the eight rules of the paper's code.
+    """Return the weights ``[n]``, float64 and finite, of the n members of a population in the update of the mean, by
+    their fitness ``[n]`` (F) and rule ``kind``:
 
     | kind | weight |
     |---|---|
@@ -47,8 +47,8 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     | 6 | F - S if it is more than 1e-6, divided by the largest; others 0 |
     | 7 | as 6, divided by the sum |
 
-    S is ``mean_score``, the fitness of the search distribution's mean, which kinds 5, 6 and 7 need. If the mean failed,
-    S is the fitness of the worst member that has not failed. If all members failed, all weights are 0.
+    S is ``mean_score``, the fitness of the search's mean, which kinds 5, 6 and 7 need. If the mean failed, S is the
+    fitness of the worst member that has not failed. If all members failed, all weights are 0.
 
     Source: synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, setting ``score_transform_type``. In kinds 6
     and 7 the paper's code first divides by max F - S + 1e-9; this cancels and is left out here. Its sort is not stable.
@@ -84,11 +84,12 @@ def _weights_by_rank(kind: int, n: int) -> Tensor:
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
     weights = nes_utilities(n) if kind == 2 else _log_ranks(n)
-    return weights / weights[0] if weights[0] > 0 else weights  # the only weight is 0 for kind 2 and n = 1
+    largest = weights[0]
+    return weights / largest if largest > 0 else weights  # 0 only for kind 2 and n = 1
 
 
 def _log_ranks(n: int) -> Tensor:
-    """Return max(0, ln(n/2 + 1) - ln k) for the ranks k = 1 (best) to n. Only the better half is above 0."""
+    """Return max(0, ln(n/2 + 1) - ln k) for the ranks k = 1 (best) to n, ``[n]``: above 0 only in the better half."""
     rank = torch.arange(1, n + 1, dtype=torch.float64)
     return (torch.tensor(n / 2 + 1, dtype=torch.float64).log() - rank.log()).clamp(min=0)
 
@@ -105,17 +106,16 @@ def nes_utilities(n: int) -> Tensor:
 def shared_utilities(fitness: Tensor) -> Tensor:
     """Return each member's utility by its rank (`nes_utilities`), ``[n]``. Members with equal fitness get the mean of
     their utilities, so that a plateau does not move the search."""
-    return _values_by_rank(fitness, nes_utilities(len(fitness)))
+    return _weights_with_ties(fitness, nes_utilities(len(fitness)))
 
 
-def _values_by_rank(fitness: Tensor, values: Tensor) -> Tensor:
-    """Return a value for each of n members, ``[n]``: the best member gets the first of ``values [n]`` (float64), the
-    second best the second, and so on. Members with equal fitness get the mean of their values: for ``fitness``
-    (5, 7, 5) and ``values`` (4, 2, 1), the result is (1.5, 4, 1.5)."""
+def _weights_with_ties(fitness: Tensor, weights: Tensor) -> Tensor:
+    """Distribute ``weights [n]`` (float64, best first) among n members by their ``fitness [n]``. Members with equal
+    fitness get the mean of their weights: for fitness (5, 7, 5) and weights (4, 2, 1), the result is (1.5, 4, 1.5)."""
     # Groups of members with equal fitness, best first: the group of each member [n], and the size of each group.
     _, group_of_member, sizes = (-mask_failures(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]
-    sums = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, values)
+    sums = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, weights)
     group_means = sums / sizes
     return group_means[group_of_member]
 
@@ -130,4 +130,4 @@ def centred_ranks(fitness: Tensor) -> Tensor:
     n = len(fitness)
     ranks = torch.arange(n - 1, -1, -1, dtype=torch.float64)  # 0 is the worst
     mean_rank, highest_rank = (n - 1) / 2, n - 1
-    return (_values_by_rank(fitness, ranks) - mean_rank) / max(highest_rank, 1)  # 1: no division by 0 if n = 1
+    return (_weights_with_ties(fitness, ranks) - mean_rank) / max(highest_rank, 1)  # 1: no division by 0 if n = 1

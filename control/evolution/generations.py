@@ -8,7 +8,6 @@ parameters that the search changes. ``factory`` makes environments of one kind o
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
-from control.evolution.teachers import CountSteps, cloned_proxy, is_teacher, visited_states
+from control.evolution.teachers import CountSteps, Teacher, cloned_proxy, is_teacher, visited_states
 from envs.make import ProxyFactory
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
@@ -28,12 +27,15 @@ from models.streams import Streams, derive_seed
 def add_visited_states(
     mean: Tensor, factory: ProxyFactory, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Return the ``mean [D]`` of a search, with its initial states replaced by states from real episodes if the
-    settings require that. The policy with the highest rewards in the proxy ``mean`` plays these episodes. ``seed`` and
-    ``generation`` determine them, and ``count_steps`` is called with the number of their steps. If ``scaled``, the
-    inputs of the proxy's networks are scaled to the new states."""
+    """Return the ``mean [D]`` of a search. If the settings require it, its initial states are replaced by states that
+    the best policy for this proxy visits in the real environment. ``seed`` and ``generation`` determine the episodes,
+    and ``count_steps`` is called with the number of their steps. If ``scaled``, the inputs of the proxy's networks are
+    scaled to the new states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
-    get_obs = partial(visited_states, game=factory.game, seed=state_seed, count_steps=count_steps)
+
+    def get_obs(act: Teacher, count: int, limit: int | None) -> Tensor:
+        return visited_states(act, count, limit, factory.game, state_seed, count_steps)
+
     return factory.with_visited_states(mean, get_obs, scaled)
 
 
@@ -49,15 +51,16 @@ def generation_agents(
     """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``.
 
     The first agents are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``. Unless ``mean [D]`` is
-    None, ``center_agents`` agents for it follow. ``number`` is the number of the generation, from 1. The agents' seeds
-    are derived from ``seed`` and ``name``. ``num_implementations`` is the number of implementations among the agents.
+    None, ``center_agents`` agents for it follow. The agents have ``num_implementations`` algorithms, such as 2 for
+    PPO and DDQN. ``number`` is the number of the generation, from 1. ``seed`` and ``name`` determine the agents' seeds.
     """
     # Index of the implementation of all agents in this generation. None: implementations alternate between the agents.
-    kind = (number - 1) % num_implementations if config.agents_take_turns == "generations" else None
-    # With common random numbers, every proxy gets agents with the same seeds.
-    repeats = len(population) if config.common_random_numbers else 1
+    index = (number - 1) % num_implementations if config.agents_take_turns == "generations" else None
     num_agents = len(population) * config.agents_per_proxy
-    seeds = fresh_seeds(seed, name, num_agents // repeats, num_implementations, kind) * repeats
+    if config.common_random_numbers:  # every proxy gets agents with the same seeds
+        seeds = fresh_seeds(seed, name, config.agents_per_proxy, num_implementations, index) * len(population)
+    else:
+        seeds = fresh_seeds(seed, name, num_agents, num_implementations, index)
     proxies = population.repeat_interleave(config.agents_per_proxy, 0)
     if mean is not None:
         proxies = torch.cat([proxies, mean.expand(config.center_agents, -1)])
@@ -66,15 +69,12 @@ def generation_agents(
 
 
 def population_fitness(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the fitness of a generation from the ``scores [N]`` of the agents of `generation_agents`.
+    """Compute the fitness of the ``population`` = P proxies of a generation from the ``scores [N]`` of their agents, in
+    the order of `generation_agents`. The fitness of a proxy is the average score of its agents.
 
-    :param population: the number P of proxies.
-    :return: the fitness ``[P]`` of the proxies, the fitness ``[P]`` by which the strategy ranks them, and the scores of
-        the agents on the mean.
-
-    The fitness of a proxy is the average score of its agents. The strategy ranks proxies by their fitness or, with
-    ``config.rank_apart``, by the average rank of their agents: the first agents of all proxies are ranked among each
-    other, then the second agents, and so on.
+    Return the fitness ``[P]``, the fitness ``[P]`` by which the strategy ranks proxies, and the scores of agents on the
+    mean. The second differs from the first if ``config.rank_apart``: it is the average rank of the proxy's agents. The
+    first agents of all proxies are ranked among each other, then the second agents, and so on.
     """
     num_agents = population * config.agents_per_proxy
     scores_by_proxy = scores[:num_agents].view(population, config.agents_per_proxy)
@@ -90,9 +90,9 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
 
 @dataclass
 class InitialSearch:
-    """Chooses the initial mean of a search. ``num_implementations`` is the number of implementations among the agents.
-    ``train(proxies [N, D], seeds [N])`` trains and tests fresh agents. ``count_steps`` is called with the number of
-    real steps that are not part of ``train``."""
+    """Chooses the proxy from which a search starts. ``train(proxies [N, D], seeds [N])`` trains and tests a fresh agent
+    on each proxy; the agents have ``num_implementations`` algorithms. ``count_steps`` is called with the number of real
+    steps outside of ``train``."""
 
     config: SearchConfig
     factory: ProxyFactory
@@ -104,8 +104,8 @@ class InitialSearch:
     def mean(self) -> Tensor:
         """Return the initial mean ``[D]``. With ``start_from``, it is the proxy of that name, or a proxy cloned from
         the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies, by the fitness of
-        perturbed copies or, with ``initial_generations``, by short searches. The choice matters, because in more than
-        half of all random bandits all perturbed copies have the same fitness."""
+        perturbed copies or, with ``initial_generations``, by short searches. The choice matters: in more than half of
+        all random bandits, all perturbed copies have the same fitness, so that a search cannot climb."""
         config, factory, seed = self.config, self.factory, self.seed
         if config.start_from is not None:
             if is_teacher(config.start_from):
@@ -113,8 +113,8 @@ class InitialSearch:
             return first_parameters(config.start_from, config, factory.spaces, factory.game)
         draws = config.initial_draws
         random_means = factory.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-        add_states = partial(add_visited_states, generation=0, count_steps=self.count_steps, scaled=True)
-        candidates = torch.stack([add_states(mean, factory, seed) for mean in random_means])  # [draws, D]
+        means = [add_visited_states(mean, factory, seed, 0, self.count_steps, scaled=True) for mean in random_means]
+        candidates = torch.stack(means)  # [draws, D]
         if draws == 1:
             return candidates[0]
         if config.initial_generations is None:
@@ -122,9 +122,9 @@ class InitialSearch:
         return self._best_after_searches(candidates, config.initial_generations)
 
     def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
-        """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest
-        average fitness. One agent trains on each copy. All these agents have the same seed, except for the remainder
-        that selects their implementation (`fresh_seeds`)."""
+        """Return the proxy of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest
+        average fitness. One agent trains on each copy. All these agents have one seed, so that they differ only by
+        their proxies and their algorithm, which the remainder ``seed % num_implementations`` selects."""
         num_copies, factory = self.config.initial_members, self.factory
         proxies: list[Tensor] = []
         for i, candidate in enumerate(candidates):
@@ -134,8 +134,8 @@ class InitialSearch:
             proxies.append(factory.with_searched_part(mean + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.num_implementations  # a multiple of `num_implementations`
-        candidate_seeds = [base_seed + i % self.num_implementations for i in range(num_copies)]
-        seeds = candidate_seeds * len(candidates)  # all candidates have the same seeds
+        copy_seeds = [base_seed + i % self.num_implementations for i in range(num_copies)]
+        seeds = copy_seeds * len(candidates)  # all candidates have the same seeds
         scores = objective(self.train(torch.cat(proxies), seeds), self.config)
         fitness = scores.view(-1, num_copies).mean(1).nan_to_num(-torch.inf)  # [C]; NaN if an agent diverged
         return candidates[int(fitness.argmax())]
@@ -144,9 +144,10 @@ class InitialSearch:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
         search. After every ``generations`` generations, the better half of the searches continues (successive
         halving)."""
-        means = map(self.factory.searched_part, candidates)  # the numbers [K] that a search changes
-        # Row of ``candidates`` -> the strategy of the search that began there.
-        strategies = {row: STRATEGIES[self.config.strategy](self.config, mean) for row, mean in enumerate(means)}
+        strategies: dict[int, Strategy] = {}  # row of ``candidates`` -> the strategy of the search that began there
+        for row, candidate in enumerate(candidates):
+            mean = self.factory.searched_part(candidate)  # the numbers [K] that a search changes
+            strategies[row] = STRATEGIES[self.config.strategy](self.config, mean)
         generations_done = 0
         while len(strategies) > 1:
             scores: dict[int, float] = {}  # row -> fitness in the latest generation
@@ -162,8 +163,8 @@ class InitialSearch:
         return self.factory.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
-        """Make generation ``number`` of several searches, and move their means. ``strategies`` maps the row of an
-        initial mean in ``candidates [C, D]`` to the strategy of its search. Return row -> fitness of the mean before
+        """Make generation ``number`` of several searches at once, and move their means. ``strategies`` maps the row of
+        an initial mean in ``candidates [C, D]`` to the strategy of its search. Return row -> fitness of the mean before
         the move."""
         config, factory, seed = self.config, self.factory, self.seed
         name = f"generation {number} of the first searches"
@@ -172,14 +173,11 @@ class InitialSearch:
         all_seeds: list[int] = []
         for row, strategy in strategies.items():
             streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
-            noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[
-                0
-            ]  # 0 is the index of the only stream
-            population = factory.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
-            mean_proxy = factory.with_searched_part(strategy.mean, candidates[row])
-            proxies, seeds = generation_agents(
-                population, mean_proxy, config, seed, self.num_implementations, number, name
-            )
+            noise = streams.normal(strategy.rows, len(strategy.mean))[0]  # 0 is the index of the only stream
+            noise_by_row[row] = noise
+            population = factory.with_searched_part(strategy.ask(noise), candidates[row])
+            mean = factory.with_searched_part(strategy.mean, candidates[row])
+            proxies, seeds = generation_agents(population, mean, config, seed, self.num_implementations, number, name)
             all_proxies.append(proxies)
             all_seeds += seeds
         outcome = self.train(torch.cat(all_proxies), all_seeds)

@@ -8,7 +8,6 @@ during training. Imports no Lightning, so that worker processes start quickly.
 import contextlib
 import copy
 import dataclasses
-import functools
 import importlib
 import math
 import time
@@ -42,36 +41,25 @@ _TRAINING_FRACTION = 0.9  # fraction of the progress that is training; the rest 
 
 @dataclass
 class TrainedAgents:
-    """N agents after training.
+    """N agents after training."""
 
-    ``policy`` chooses the greedy actions of all agents. ``finite [N]`` is whether all weights of an agent are finite.
-    ``steps`` and ``episodes`` ``[N]`` count its training. ``curve [N, T]`` has the mean returns of T tests during
-    training.
-    """
-
-    policy: Policy
-    finite: Tensor
-    steps: Tensor
-    episodes: Tensor
-    curve: Tensor
+    policy: Policy  # chooses the greedy actions of all agents
+    finite: Tensor  # [N] bool, whether all weights of an agent are finite
+    steps: Tensor  # [N], number of training steps
+    episodes: Tensor  # [N], number of training episodes
+    curve: Tensor  # [N, T], mean returns of T tests during training
 
 
 @dataclass
 class Outcome:
-    """Results of N agents on the real environment.
+    """Results of N agents on the real environment. Returns are NaN if an agent's weights are no longer finite."""
 
-    ``returns`` and ``lengths`` ``[N, K]`` are from K test episodes of each agent after training. ``curve [N, T]`` has
-    the mean returns of T tests during training. Returns are NaN if an agent's weights are no longer finite. ``steps``
-    and ``episodes`` ``[N]`` count the training. ``test_steps`` is the number of environment steps in all tests,
-    ``train_seconds`` and ``test_seconds`` are durations.
-    """
-
-    returns: Tensor
-    lengths: Tensor
-    curve: Tensor
-    steps: Tensor
-    episodes: Tensor
-    test_steps: int
+    returns: Tensor  # [N, K], of K test episodes of each agent after training
+    lengths: Tensor  # [N, K], of these episodes
+    curve: Tensor  # [N, T], mean returns of T tests during training
+    steps: Tensor  # [N], number of training steps
+    episodes: Tensor  # [N], number of training episodes
+    test_steps: int  # number of environment steps in all tests
     train_seconds: float
     test_seconds: float
 
@@ -88,19 +76,21 @@ class Outcome:
         shortened = [dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests]) for outcome in outcomes]
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            values = [getattr(outcome, field.name) for outcome in shortened]
-            fields[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else sum(values)
+            results = [getattr(outcome, field.name) for outcome in shortened]
+            fields[field.name] = torch.cat(results) if isinstance(results[0], Tensor) else sum(results)
         return cls(**fields)
 
 
 def fresh_seeds(seed: int, name: str, count: int, num_implementations: int = 1, index: int | None = None) -> list[int]:
-    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. A seed also selects the implementation
+    """Return the seeds of ``count`` new agents, derived from ``seed`` and ``name``. A seed also selects the algorithm
     of its agent: ``agent_seed % num_implementations`` is the index of the implementation. For two implementations, the
     indices are 0, 1, 0, 1, ... or, if ``index`` is not None, always ``index``."""
-    base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
-    indices = range(count) if index is None else [index] * count
-    pairs = zip(base_seeds, indices, strict=True)
-    return [base - base % num_implementations + i % num_implementations for base, i in pairs]
+    seeds: list[int] = []
+    for i in range(count):
+        base_seed = derive_seed(seed, f"{name}, agent {i}")
+        multiple = base_seed - base_seed % num_implementations
+        seeds.append(multiple + (i if index is None else index) % num_implementations)
+    return seeds
 
 
 def implementation_means(implementations: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
@@ -128,9 +118,9 @@ def train(
     """Train the M agents of ``loop`` for up to ``steps`` steps of every environment. The training of an agent ends
     earlier if ``rule`` says so, or after ``episodes`` episodes.
 
-    After every ``test_every`` steps of every environment, ``test(policy, k)`` returns the mean returns ``[M]`` of test
-    k = 0, 1, ... Agents whose training has ended are tested with their final weights. There are no tests after the end
-    of all trainings. ``watch`` is called with the finished fraction.
+    After every ``test_every`` steps of every environment, ``test(policy, k)`` plays test k = 0, 1, ... and returns the
+    mean returns ``[M]``. Agents whose training has ended are tested with their final weights, until all trainings have
+    ended. ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -150,9 +140,8 @@ def train(
             steps_to_test = test_every - steps_done % test_every
             next_steps = min(next_steps, steps_to_test)
         if watch is not None:
-            # Remaining fraction of the steps of all agents.
-            remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)
-            watch(1 - remaining_fraction)
+            running_fraction = int(running.sum()) / members
+            watch(1 - running_fraction * (1 - steps_done / steps))
             next_steps = min(next_steps, math.ceil(_WATCH_STEPS / envs))
         # If agents may stop early, the steps pause at the end of an episode.
         for ended_episodes in loop.advance(next_steps, running, pause=stops_early):
@@ -183,17 +172,18 @@ def train(
 
 
 class InnerLoop:
-    """Trains agents on proxies of one kind, and tests them on one real environment, all in this process.
+    """Trains fresh agents on proxies (learned environments or rewards), and tests them on the real environment.
 
-    ``config`` has the settings of the search. ``agent`` is the name of the agents' implementation, or several names
-    separated by commas; then each agent's seed selects its implementation (`fresh_seeds`). ``agent_config`` has the
-    settings of the agents (`models.mixture`), and ``game`` is the name of the real environment. Agents that train in
-    machine code are divided among ``threads`` threads, which do not change results. The constructor configures torch,
-    because results could otherwise differ between processes.
+    Args:
+        config: settings of the search for proxies.
+        agent: algorithm, such as "PPO". If there are several, as in "PPO,DDQN", an agent's seed selects its algorithm.
+        agent_config: settings of the agents (`models.mixture`).
+        game: name of the real environment.
+        threads: number of threads of machine code, which does not change the results.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
-        configure_torch()
+        configure_torch()  # otherwise results could differ between processes
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
         self.implementations = parse_agents(agent)
         # The class of the first implementation; `for_implementation` sets another class.
@@ -213,33 +203,37 @@ class InnerLoop:
         by_target: bool = False,
         **changes: Any,
     ) -> Outcome:
-        """Train N new agents of ``seeds [N]`` and test them on the real environment. Agent i trains on the proxy with
-        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment.
+        """Train N new agents with ``seeds [N]``, and test them on the real environment.
 
-        If ``by_target``, no agent is trained: the tests play the policy with the highest rewards in each proxy. If
-        ``sample_all``, all hyperparameters that can be sampled are sampled for each agent. ``changes`` replace settings
-        of the search. ``watch`` is called with the finished fraction of the work.
+        Args:
+            proxies: parameters ``[N, D]`` of the proxy on which each agent trains. None: the real environment.
+            sample_all: whether to sample all hyperparameters that can be sampled for each agent.
+            watch: called with the finished fraction of the work.
+            by_target: test the policy with the highest rewards in each proxy, and train no agents.
+            changes: settings of the search that replace the settings in ``config``.
         """
         configure_torch()  # again, because the current thread may not be the thread of the constructor
         loop = copy.copy(self)
         loop.config = dataclasses.replace(self.config, **changes)
         outcomes: list[Outcome] = []
         order: list[int] = []  # indices in ``seeds`` of the agents in ``outcomes``
-        for batch_loop, rows in loop._batches(seeds, sample_all):
-            batch_proxies = None if proxies is None else proxies[rows]
-            batch_seeds = [seeds[i] for i in rows]
-            batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
+        for batch_loop, indices in loop._batches(seeds, sample_all):
+            batch_proxies = None if proxies is None else proxies[indices]
+            batch_seeds = [seeds[i] for i in indices]
+            batch_watch = watch_part(watch, len(order) / len(seeds), len(indices) / len(seeds))
             outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
-            order += rows
+            order += indices
         fields: dict[str, Any] = vars(Outcome.concatenate(outcomes))
         inverse = torch.tensor(order).argsort()  # sorts the outcome by the agents' order in ``seeds``
-        fields |= {name: value[inverse] for name, value in fields.items() if isinstance(value, Tensor)}
+        for name, result in fields.items():
+            if isinstance(result, Tensor):
+                fields[name] = result[inverse]
         return Outcome(**fields)
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
-        """Divide N agents into batches that can train together. The agents of a batch have the same implementation and
-        networks of the same shape, and are few enough for the memory. Yield for each batch its loop and the indices of
-        its agents in ``seeds [N]``. ``sample_all`` is as in `run`."""
+        """Divide the agents with ``seeds [N]`` into batches that can train together: with the same algorithm and
+        networks of the same shape, and few enough for the memory. Yield the loop and the indices (0 to N - 1) of the
+        agents of each batch. ``sample_all`` is as in `run`."""
         spaces = self.factory.spaces
         # In a grid world, an observation is stored as a single number, its cell.
         obs_size = 1 if isinstance(make_dynamics(self.game), CellTable) else math.prod(spaces.obs_shape)
@@ -260,14 +254,14 @@ class InnerLoop:
                     yield loop, group[first : first + size]
 
     def for_implementation(self, implementation: str) -> "InnerLoop":
-        """Return a copy of this loop that trains only agents of ``implementation``, one of its implementations."""
+        """Return a copy of this loop that trains only agents of ``implementation``, one of its algorithms."""
         loop = copy.copy(self)
         loop.agent_config = config_of(self.agent_config, implementation, self.implementations)
         loop.implementations, loop.agent_class = [implementation], agent_class(implementation)
         return loop
 
     def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool) -> Outcome:
-        """Train and test a batch of agents (`_batches`). The arguments are as in `run`."""
+        """Train and test agents of one algorithm, with networks of one shape. The arguments are as in `run`."""
         start_time = time.perf_counter()
         self._test_steps = 0
         if by_target:
@@ -304,12 +298,12 @@ class InnerLoop:
             return False
         loops = [self.for_implementation(implementation) for implementation in self.implementations]
         agents = [loop.agent_class(loop.agent_config, self.factory.spaces, [0]) for loop in loops]
-        return any(map(self.compiled.can_compile_agent, agents))
+        return any(self.compiled.can_compile_agent(agent) for agent in agents)
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Return the loop of fresh agents of ``seeds [N]`` before their first step. Agent i trains on the proxy with
-        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment. The agents must have the
-        same implementation and networks of the same shape."""
+        """Return the training loop of new agents with ``seeds [N]``, before their first step. They train on the
+        ``proxies [N, D]`` or, if that is None, on the real environment. They must have the same algorithm and networks
+        of the same shape."""
         agent = self.agent_class(self.agent_config, self.factory.spaces, seeds)
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
@@ -322,14 +316,16 @@ class InnerLoop:
         them after every ``config.test_every`` steps, unless that is None. ``watch`` is called with the finished
         fraction. The returned policy acts in the real environment."""
         config, agent = self.config, loop.agent
-        compiled = self.compiled
+        compiled = self.compiled  # the module, if agent and environment are machine code
         if compiled is not None and not compiled.can_compile(loop):
             # Python steps the environment. The agents still train in machine code, if they have any.
             importlib.import_module("control.loops.compiled_agent").use_machine_code(loop, self.threads)
             compiled = None
         steps = math.ceil(config.inner_steps / agent.envs)  # number of steps in every environment
-        compiled_tests: Any = None  # the compiled real environment, and the tests on it
-        test, test_every = None, 1
+        world: Any = None  # the compiled real environment, if machine code plays the ``tests`` on it
+        tests: Any = None
+        test: Callable[[Policy, int], Tensor] | None = None  # plays tests between blocks of training
+        test_every = 1
         with contextlib.ExitStack() as stack:
             if with_tests and config.test_every is not None:
                 num_tests = config.inner_steps // config.test_every + 1  # the largest possible number
@@ -337,16 +333,20 @@ class InnerLoop:
                 seeds = streams.episode_seeds(num_tests, config.test_episodes)  # [M, tests, K]
                 real = stack.enter_context(contextlib.closing(self._test_environment(agent.members)))
                 test_every = math.ceil(config.test_every / agent.envs)  # steps of every environment
+
+                def play_test(policy: Policy, number: int) -> Tensor:
+                    """Play test ``number`` (0, 1, ...), and return the mean returns ``[M]``."""
+                    return self._rollout(policy, real, seeds[:, number]).returns.mean(1)
+
                 if compiled is not None:  # tests inside the training loop, if possible
-                    compiled_tests = compiled.make_tests(agent, real, seeds, test_every)
-                if compiled_tests is None:
-                    test = functools.partial(self._test_in_training, real, seeds)
+                    world, tests = compiled.make_tests(agent, real, seeds, test_every)
+                if tests is None:
+                    test = play_test
             if compiled is not None:
-                loop.machine_code = compiled.CompiledLoop(self.threads, *(compiled_tests or ()))
+                loop.machine_code = compiled.CompiledLoop(self.threads, world, tests)
             rule = self._rule(agent.members)
             trained = train(loop, steps, rule, config.train_episodes, test, test_every, watch)
-        if compiled_tests is not None:
-            _, tests = compiled_tests
+        if tests is not None:
             num_done = loop.steps // test_every
             returns = torch.from_numpy(tests.returns[:, :num_done])  # [M, T, K]
             trained.curve = returns.contiguous().mean(2)
@@ -355,14 +355,9 @@ class InnerLoop:
             trained.policy = loop.environment.dynamics.adapt_policy(trained.policy)
         return trained
 
-    def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:
-        """Return the mean return ``[M]`` of a policy in test ``number`` (0, 1, ...). Its K episodes have the seeds
-        ``seeds[:, number]``, out of ``seeds [M, tests, K]``."""
-        return self._rollout(policy, real, seeds[:, number]).returns.mean(1)
-
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
-        """Play K greedy test episodes of each of M agents on the real environment. The agents' ``seeds [M]`` determine
-        the episodes."""
+        """Play ``config.test_episodes`` greedy episodes of each of M agents on the real environment. The agents'
+        ``seeds [M]`` determine the episodes."""
         with contextlib.closing(self._test_environment(policy.members)) as real:
             return self._rollout(policy, real, lockstep_streams(seeds, "tests").episode_seeds(real.envs))
 
@@ -372,17 +367,19 @@ class InnerLoop:
         return make_environment(self.game, members, config.test_episodes, time_limit=config.test_limit)
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
-        """Play K greedy episodes of each of M members from ``seeds [M, K]``, in machine code if possible. Count their
-        steps."""
-        episodes = self.compiled.CompiledLoop(self.threads).play(policy, real, seeds) if self.compiled else None
+        """Play a greedy episode on the environment ``real`` for each of ``seeds [M, K]``, in machine code if possible.
+        Count their steps."""
+        episodes = None
+        if self.compiled is not None:
+            episodes = self.compiled.CompiledLoop(self.threads).play(policy, real, seeds)
         if episodes is None:
             episodes = play_episodes(policy, real, seeds)
         self._test_steps += int(episodes.lengths.sum())
         return episodes
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule ``config.inner_rule``, which ends the training of agents early, or None for "budget". No
-        training ends within the initial random episodes. ``members`` is the number of agents."""
+        """Make the rule ``config.inner_rule``, which ends the training of some of the ``members`` agents early, but not
+        within their initial random episodes. Return None for "budget", with which no training ends early."""
         config, initial = self.config, self.agent_config.init_episodes
         window = config.early_out_num
         if config.inner_rule == "budget":

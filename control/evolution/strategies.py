@@ -5,12 +5,10 @@
     population = strategy.ask(noise)  # [P, D]
     strategy.tell(noise, fitness)  # [P], higher is better
 
-P is the size of the population, perturbed copies of the mean ``[D]``, which are its members. If mirrored, each row of
-noise is added for one member and subtracted for another, which form a pair.
-
-The caller samples the noise. A failed member (see `control.evolution.fitness_shaping`) counts as worse than every valid
-one (ars: as equal to the worst), and no sum contains its fitness. Sums over the population are computed in float64, the
-mean is stored in float32.
+The members of the population are P perturbed copies of the mean ``[D]``. If mirrored, each row of noise is added for
+one member and subtracted for another, which form a pair. A failed member (see `control.evolution.fitness_shaping`)
+counts as worse than every valid one (ars: as equal to the worst), and no sum contains its fitness. Sums over the
+population are computed in float64, the mean is stored in float32.
 """
 
 import math
@@ -26,10 +24,10 @@ from models.state import Stateful, check_like, require
 
 
 class Strategy(Stateful, ABC):
-    """The base class of strategies. P is the size of the population, D the number of parameters.
+    """The base class of evolution strategies: they move a ``mean [D]`` of D parameters (float32) towards perturbed
+    copies with a higher fitness. The P copies are the population.
 
-    ``mean [D]`` is float32. ``rows`` is the number of rows of noise for `ask`: P / 2 if mirrored, else P. ``config``
-    has the settings of the search.
+    The caller samples the noise for `ask`, in ``rows`` rows. This is P / 2 if ``config.mirrored``, else P.
     """
 
     saved: ClassVar[tuple[str, ...]] = ("mean",)  # attributes that change from generation to generation
@@ -41,16 +39,16 @@ class Strategy(Stateful, ABC):
         self.noise_std: float | Tensor = config.noise_std
 
     def ask(self, noise: Tensor) -> Tensor:
-        """Return the population ``[P, D]`` for standard normal ``noise [rows, D]``. If mirrored, row 2i adds row i of
-        the noise, and row 2i + 1 subtracts it."""
+        """Return the population ``[P, D]``, copies of the mean perturbed by standard normal ``noise [rows, D]``. If
+        mirrored, copy 2i adds row i of the noise, and copy 2i + 1 subtracts it."""
         offset = (noise * self.noise_std).float()
         if not self.mirrored:
             return self.mean + offset
         return torch.stack((self.mean + offset, self.mean - offset), dim=1).flatten(0, 1)
 
     def tell(self, noise: Tensor, fitness: Tensor, mean_score: float | None = None) -> dict[str, float]:
-        """Update the mean by the ``fitness [P]`` of the population ``ask(noise)``, unless all members have failed.
-        ``mean_score`` is the fitness of the mean, which some strategies need.
+        """Update the mean by the ``fitness [P]`` of the population ``ask(noise)``. ``mean_score`` is the fitness of the
+        mean, which some strategies need. If all members have failed (NaN or infinite fitness), nothing changes.
 
         Return ``update_norm`` (Euclidean length of the update), ``noise_std`` (after the update, mean over D) and
         ``failed`` (number of failed members).
@@ -68,9 +66,9 @@ class Strategy(Stateful, ABC):
 
     @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]`` in float64, by the formula of the class, and update other state of the strategy.
-        ``noise [rows, D]`` is float64. ``fitness [P]`` is -infinity for failed members; at least one member is valid.
-        ``mean_score`` is the fitness of the old mean, which most strategies ignore."""
+        """Compute the new mean ``[D]`` in float64, by the formula of the class, and update the strategy's other state.
+        Arguments are as in `tell`, but ``noise`` is float64, and failed members have the fitness -infinity. At least
+        one member has not failed."""
 
 
 class NES(Strategy):
@@ -86,6 +84,7 @@ class NES(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step along the noise of the better members, weighted by their fitness."""
         sign = torch.ones(self.rows, dtype=torch.float64)
         if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
@@ -116,8 +115,8 @@ class OpenAIES(Strategy):
         self.steps = 0
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
-        """Return the estimated gradient ``[D]``, by the formula of the class, minus weight decay. ``fitness [P]`` is
-        the fitness of the population ``ask(noise)``, for ``noise [rows, D]``."""
+        """Estimate the gradient ``[D]`` of the fitness by the formula of the class, and subtract weight decay.
+        ``fitness [P]`` is the fitness of the population ``ask(noise)``."""
         utility = shaping.centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
@@ -126,6 +125,7 @@ class OpenAIES(Strategy):
         return gradient - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step of Adam along the estimated gradient."""
         gradient = self.gradient(noise, fitness)
         beta1, beta2 = self.betas
         self.steps += 1
@@ -155,6 +155,7 @@ class SNES(Strategy):
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step along the noise, weighted by utilities. Also adapt ``noise_std``."""
         utility = shaping.shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
@@ -179,6 +180,7 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the mean ``[D]`` after a step along the noise of the better half of the mirrored pairs."""
         valid_fitness, _ = shaping.replace_failures(fitness)
         pairs = valid_fitness.view(self.rows, 2)  # fitness of the members with added and with subtracted noise
         num_best = math.ceil(self.rows / 2)  # half of the pairs
@@ -196,7 +198,7 @@ STRATEGIES: dict[str, type[Strategy]] = {"nes": NES, "openai_es": OpenAIES, "sne
 
 
 class ArchiveEntry(NamedTuple):
-    """The ``mean [D]`` of a search in a generation."""
+    """The ``mean [D]`` of a search in a generation, and its fitness."""
 
     fitness: float
     generation: int
@@ -204,10 +206,8 @@ class ArchiveEntry(NamedTuple):
 
 
 class Archive:
-    """The ``size`` best means so far, best first, by the fitness from fresh agents.
-
-    The fitness of the best mean is the maximum of many noisy values, and so too high: evaluate the mean again.
-    """
+    """Keeps the ``size`` best means of a search, best first. The fitness of the best mean is the maximum of many noisy
+    values, and so too high: evaluate the mean again."""
 
     def __init__(self, size: int):
         self.size = size

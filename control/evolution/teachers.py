@@ -1,8 +1,7 @@
-"""Makes a synthetic environment or a reward from a policy, for direct use or as the start of a search.
+"""Makes a synthetic environment or a reward from a policy (the teacher), for direct use or as the start of a search.
 
 The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
-controller. The rewards of such an environment show an agent the policy's action in each state. A reward made from a
-policy has its returns as potential.
+controller.
 
 Shapes: N is the number of observations, S the size of an observation, A the number of discrete actions or the size of a
 continuous action, E the number of parallel environments, T the number of steps, and D the number of weights of a proxy
@@ -63,23 +62,23 @@ _SB3_CLASSES = {
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy and not a proxy. Policies are functions ``module:function``, an agent's
-    run folder or checkpoint, an agent of stable-baselines3, and any other file that is no proxy."""
+    """Return whether ``source`` names a policy and not a proxy (a learned environment or reward). Policies are
+    functions ``module:function``, run folders and checkpoints of agents, and files of stable-baselines3."""
     path = Path(source)
     if path.exists():
         return path.suffix != SUFFIX and find_proxy(path) is None
     return ":" in source  # names of this project's proxies have no colon
 
 
-def _start_error(message: str) -> SettingError:
-    """Return the error about the setting ``start_from``, which names the policy."""
-    return SettingError(message, "start_from")
+def _start_error(source: str, problem: str, allowed: str) -> SettingError:
+    """Return the error "start_from is SOURCE, ``problem``; allowed: ``allowed``". This setting names the policy."""
+    return SettingError(f"start_from is {source!r}, {problem}; allowed: {allowed}", "start_from")
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
-    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions or, with ``wants_values``,
-    to action values. Continuous actions are clipped to their bounds. Raises SettingError if the policy cannot be used
-    in ``game``. The returned function raises SettingError for an invalid output of the policy."""
+    """Load the policy ``source`` (`is_teacher`) as a function from observations ``[N, S]`` to actions or, with
+    ``wants_values``, to action values ``[N, A]``. Continuous actions are clipped to their bounds. Raises SettingError
+    if the policy cannot be used in ``game``; the returned function raises it for an invalid output of the policy."""
     if _is_sb3_agent(source):
         policy = load_sb3_policy(source, spaces, wants_values)
     elif Path(source).exists():
@@ -95,14 +94,10 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
-            raise _start_error(
-                f"start_from is {source!r}, which gives {list(output.shape)} numbers for {len(obs)} observations; "
-                f"allowed: {[len(obs), *shape]}"
-            )
+            problem = f"which gives {list(output.shape)} numbers for {len(obs)} observations"
+            raise _start_error(source, problem, str([len(obs), *shape]))
         if not output.float().isfinite().all():
-            raise _start_error(
-                f"start_from is {source!r}, which gives numbers that are not finite; allowed: finite numbers"
-            )
+            raise _start_error(source, "which gives numbers that are not finite", "finite numbers")
         if wants_values:
             return output.float()
         if not isinstance(actions, Discrete):
@@ -110,10 +105,8 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         indices = output.long()
         is_valid = (output == indices) & (indices >= 0) & (indices < actions.n)
         if not is_valid.all():
-            raise _start_error(
-                f"start_from is {source!r}, which gives the action {output[~is_valid][0].item()}; "
-                f"allowed: whole numbers, 0 to {actions.n - 1}"
-            )
+            problem = f"which gives the action {output[~is_valid][0].item()}"
+            raise _start_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
         return indices
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
@@ -122,19 +115,16 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
 
 
 def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Import the user's function ``source``, ``module:function``, and return it as a policy on tensors. With
-    ``wants_values``, its results are action values. Otherwise they are actions of the environment ``game``, and the
-    policy converts discrete actions to indices from 0. Raises SettingError if the import fails. The returned policy
-    raises it if the user's function fails."""
+    """Import the user's function ``source``, ``module:function``, and return it as a policy on tensors. Its results are
+    action values if ``wants_values``, else actions of the environment ``game``. Discrete actions are converted to
+    indices from 0. Raises SettingError if the import fails; the returned policy raises it if the function fails."""
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         reason = first_line(error) if module else "no such file or folder"
-        raise _start_error(
-            f"start_from is {source!r}: {reason}; "
-            "allowed: a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
-        ) from error
+        allowed = "a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
+        raise SettingError(f"start_from is {source!r}: {reason}; allowed: {allowed}", "start_from") from error
 
     action_indices = None  # function from actions of the environment to indices; None if they are not converted
     if not wants_values:
@@ -148,36 +138,29 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
             output = np.asarray(function(obs.numpy()))
             return torch.as_tensor(output if action_indices is None else action_indices(output))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
-            raise _start_error(
-                f"start_from is {source!r}, which failed: {first_line(error)}; "
-                "allowed: a function of observations [N, S]"
-            ) from error
+            problem = f"which failed: {first_line(error)}"
+            raise _start_error(source, problem, "a function of observations [N, S]") from error
 
     return act
 
 
 def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Load the agent in the run folder or checkpoint ``source``. Return the greedy policy of its first member or, with
+    """Load the agent of the first seed in the run folder or checkpoint ``source``. Return its greedy policy or, with
     ``wants_values``, the function from observations to its action values. Raises SettingError if there is no
     checkpoint, if the agent was trained on another environment than ``game``, or if it has no action values."""
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
-        raise _start_error(
-            f"start_from is {source!r}, neither a proxy nor a policy: {str(error).partition('; allowed')[0]}; "
-            "allowed: a proxy's file, run folder or name; where a proxy can be made of it, a policy"
-        ) from error
+        problem = f"neither a proxy nor a policy: {str(error).partition('; allowed')[0]}"
+        allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
+        raise _start_error(source, problem, allowed) from error
     run = checkpoint.settings.run
     if family(run.implementation).learns_from == "evolution":
-        raise _start_error(
-            f"start_from is {source!r}, a search without a winner; allowed: a proxy, or an agent's checkpoint"
-        )
+        raise _start_error(source, "a search without a winner", "a proxy, or an agent's checkpoint")
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
-        raise _start_error(f"start_from is {source!r}, an agent on {run.gamename}; allowed: one on {game}")
+        raise _start_error(source, f"an agent on {run.gamename}", f"one on {game}")
     if wants_values and not hasattr(agent_class(run.implementation), "values"):
-        raise _start_error(
-            f"start_from is {source!r}, but {run.implementation} has no value of each action; allowed: clone_of actions"
-        )
+        raise _start_error(source, f"but {run.implementation} has no value of each action", "clone_of actions")
     with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
@@ -203,24 +186,20 @@ def _is_sb3_agent(source: str) -> bool:
 
 
 def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Callable[[Tensor], Tensor]:
-    """Return the greedy policy of the agent of stable-baselines3 in the file ``source``. It is a function from
+    """Load the agent of stable-baselines3 in the file ``source``, and return its greedy policy: a function from
     observations ``[N, S]`` to actions or, with ``wants_values``, to action values (DQN only). Loading the file can run
     any code in it. Raises SettingError if the agent cannot be loaded, or if its spaces are not ``spaces``."""
     model = _load_sb3_model(source)
     obs_space, action_space = model.observation_space, model.action_space
-    is_discrete = isinstance(spaces.actions, Discrete)
     is_cell = type(obs_space).__name__ == "Discrete"  # observations are indices of cells, one-hot in ``spaces``
     has_shape = is_cell or obs_space.shape == spaces.obs_shape  # `predict` takes no flattened observations
     if not has_shape or not equals_spaces(obs_space, action_space, spaces):
-        raise _start_error(
-            f"start_from is {source!r}, an agent of stable-baselines3 for {obs_space} and {action_space}; "
-            f"allowed: one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
-        )
+        problem = f"an agent of stable-baselines3 for {obs_space} and {action_space}"
+        allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
+        raise _start_error(source, problem, allowed)
     if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
-        raise _start_error(
-            f"start_from is {source!r}, an agent of stable-baselines3, but {type(model).__name__} has no value of each "
-            "action; allowed: clone_of actions"
-        )
+        problem = f"an agent of stable-baselines3, but {type(model).__name__} has no value of each action"
+        raise _start_error(source, problem, "clone_of actions")
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
@@ -230,8 +209,7 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
             inputs, _ = model.policy.obs_to_tensor(observations)
             return model.q_net(inputs)
         actions, _ = model.predict(observations, deterministic=True)
-        rows = torch.as_tensor(np.asarray(actions).reshape(len(obs), -1))
-        return rows[:, 0] if is_discrete else rows
+        return torch.as_tensor(np.asarray(actions)).reshape(len(obs), *spaces.action_shape)
 
     return act
 
@@ -251,10 +229,10 @@ def _load_sb3_model(source: str) -> Any:
         custom_objects: dict[str, Any] = {"buffer_size": 1, **dict.fromkeys(schedules, lambda progress: 0.0)}
         return getattr(library, class_name).load(source, device="cpu", custom_objects=custom_objects)
     except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
-        reason = f"which cannot be loaded: {first_line(error)}; allowed: PPO, A2C, DQN, SAC, TD3, DDPG"
+        problem, allowed = f"which cannot be loaded: {first_line(error)}", "PPO, A2C, DQN, SAC, TD3, DDPG"
         if isinstance(error, ModuleNotFoundError):
-            reason = f"which needs the module {error.name}; allowed: pip install stable-baselines3"
-        raise _start_error(f"start_from is {source!r}, an agent of stable-baselines3, {reason}") from error
+            problem, allowed = f"which needs the module {error.name}", "pip install stable-baselines3"
+        raise _start_error(source, f"an agent of stable-baselines3, {problem}", allowed) from error
 
 
 def visited_states(
@@ -265,13 +243,13 @@ def visited_states(
     seed: int,
     count_steps: CountSteps = lambda steps: None,
 ) -> Tensor:
-    """Return observations ``[count, S]``, a random sample from episodes of the policy ``act`` on the environment
-    ``game``. ``seed`` determines the episodes and the sample.
+    """Return ``count`` observations ``[count, S]``, a random sample from episodes of the policy ``act`` in the
+    environment ``game``, which have about twice as many steps.
 
     In a third of the parallel environments, the actions have no noise. In the others they have noise, so that agents
-    also learn to act in states that the policy does not reach. Episodes have the time limit ``limit``; None means the
-    environment's limit. The episodes have about twice as many observations as the sample, so that it is a random choice
-    and not all of them. ``count_steps`` is called with the number of steps, about twice ``count``.
+    also learn to act in states that the policy does not reach. ``limit`` is the time limit of the episodes; None means
+    the environment's limit. ``seed`` determines the episodes and the sample. ``count_steps`` is called with the number
+    of steps.
     """
     # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
     envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
@@ -305,8 +283,8 @@ def visited_states(
 
 
 class TeacherEpisodes:
-    """Episodes of the policy ``act`` on the environment ``game``. Every call of a method plays new episodes, which
-    ``seed`` determines, and calls ``count_steps`` with the number of their steps."""
+    """Plays the policy ``act`` in the environment ``game``, for data about it. Every call of a method plays new
+    episodes, which ``seed`` determines, and calls ``count_steps`` with the number of their steps."""
 
     def __init__(self, act: Teacher, game: str, seed: int, count_steps: CountSteps = lambda steps: None):
         self.act, self.game, self.seed, self.count_steps = act, game, seed, count_steps
@@ -314,15 +292,14 @@ class TeacherEpisodes:
 
     def states(self, count: int, limit: int | None, clone: Teacher | None = None) -> Tensor:
         """Return observations ``[count, S]`` that the policy visits or, if ``clone`` is not None, that the clone
-        visits. Episodes have the time limit ``limit`` (`visited_states`)."""
+        visits. ``limit`` is the time limit of the episodes, None for the environment's limit."""
         seed = derive_seed(self.seed, f"states of a clone {next(self._calls)}")
         return visited_states(clone or self.act, count, limit, self.game, seed, self.count_steps)
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
-        """Play ``episodes`` episodes. Return their observations ``[N, S]``, and the policy's returns ``[N]`` from each
-        observation on, with the factor ``discount``. So that the observations differ, each episode begins with a random
-        number of random actions. Its maximum is 1.5 times the mean length of random play, or half of the time limit if
-        that is less."""
+        """Play ``episodes`` episodes. Return the observations ``[N, S]`` of the policy's steps, and its discounted
+        returns ``[N]`` from each observation on. So that the observations differ, each episode begins with a random
+        number of random actions: at most 1.5 times the mean length of random play, or half of the time limit."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
@@ -336,11 +313,12 @@ class TeacherEpisodes:
                 random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
                 later_return = _return_after_truncation(trajectory, discount)
-                values = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)  # [T, 1, E]
-                steps = torch.arange(len(values))[:, None, None]
+                # The return from each step on, [T, 1, E].
+                all_returns = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)
+                steps = torch.arange(len(all_returns))[:, None, None]
                 follows_policy = trajectory.valid & (steps >= random_steps)
                 observations.append(trajectory.obs[follows_policy])
-                returns.append(values[follows_policy])
+                returns.append(all_returns[follows_policy])
         return torch.cat(observations), torch.cat(returns)
 
     def _play(self, real: Environment, streams: Streams, random_steps: Tensor) -> Trajectory:
@@ -374,13 +352,13 @@ def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
 
 
 def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
-    """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
+    """Make a proxy from the policy ``source`` (`is_teacher`), and return its parameters ``[D]``. Raises SettingError if
+    its settings do not allow this.
 
-    ``factory`` determines its kind. A bandit is a synthetic environment in which every step is an episode. In the
-    states that the policy visits, its rewards are highest for the policy's actions, or equal the policy's action
-    values. A reward is made from the policy's returns. ``seed`` determines the policy's episodes. ``count_steps`` is
-    called with the number of their steps. Raises SettingError if no proxy with these settings can be made from the
-    policy.
+    ``factory`` has the settings of the proxy, a bandit or a reward. A bandit is a synthetic environment in which every
+    step is an episode. In the states that the policy visits, its rewards are highest for the policy's actions, or equal
+    the policy's action values. A reward has the policy's returns as potential. ``seed`` determines the policy's
+    episodes; ``count_steps`` is called with the number of their steps.
     """
     needs_values = factory.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
     act = teacher(source, factory.game, factory.spaces)

@@ -4,9 +4,7 @@ N is the number of agents, T the number of tests of each agent, and D the number
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,11 +37,12 @@ _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 
 
 def examine_fresh_agents(task: Task) -> dict[str, Any]:
-    """Run the stage `exam`: train fresh agents of each implementation in `Task.learners` on the bandit, and test them
-    on the task. For comparison, a few agents train on the task itself, with the default settings for it.
+    """Run the stage `exam` of `--learn`: train fresh agents of each algorithm in `Task.learners` on the bandit (the
+    learned environment), and test them on the task. For comparison, a few agents train on the task itself.
 
-    If the bandit is a good clone, but agents of an implementation learn too little (`_GOOD_AGENTS`), other agents train
-    for `_MORE_STEPS` times as many steps, unless the user has chosen the steps. The better result counts. Returns:
+    If the bandit is a good clone of the teacher, but agents of an algorithm learn too little (`_GOOD_AGENTS`), other
+    agents train for `_MORE_STEPS` times as many steps, unless the user has chosen the steps. The better result counts.
+    Returns:
 
     - ``agents``, ``real``: implementation -> score of the agents that train on the bandit, and on the task itself;
     - ``steps``: the training steps of an agent;
@@ -55,20 +54,19 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
     proxy = files.load(task.folder / BANDIT)
     base_steps, long_steps = proxy.config.inner_steps, _MORE_STEPS * proxy.config.inner_steps
 
-    def results_of(names: Iterable[str], steps: int, on_task: bool) -> dict[str, dict[str, Any]]:
-        """Return implementation -> result of `_train_and_test`, for the implementations ``names``."""
-        part = f"on the {'task' if on_task else 'bandit'}, {steps:,} steps"
-        return {
-            name: task.part(f"{name} {part}", functools.partial(_train_and_test, task, proxy, name, steps, on_task))
-            for name in names
-        }
+    def train(name: str, steps: int, on_task: bool) -> dict[str, Any]:
+        """Run `_train_and_test` as a part of the stage, or return its results if an interrupted command has run it."""
+        part = f"{name} on the {'task' if on_task else 'bandit'}, {steps:,} steps"
+        return task.part(part, _train_and_test, task, proxy, name, steps, on_task)
 
-    results = results_of(task.learners, base_steps, on_task=False)
+    results = {name: train(name, base_steps, on_task=False) for name in task.learners}
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     more_steps: dict[str, int] = {}  # implementation -> steps of agents that learned more in them
     if is_good_clone and task.options.exam_steps is None:
-        names = [name for name in results if task.fraction(Score(**results[name]["score"])) < _GOOD_AGENTS]
-        for name, result in results_of(names, long_steps, on_task=False).items():
+        for name in task.learners:
+            if task.fraction(Score(**results[name]["score"])) >= _GOOD_AGENTS:
+                continue
+            result = train(name, long_steps, on_task=False)
             if result["score"]["mean"] > results[name]["score"]["mean"]:
                 results[name], more_steps[name] = result, long_steps
         if more_steps:  # the file says for how many steps agents train on the bandit
@@ -78,7 +76,7 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
             description = {**proxy.description, "settings": settings}
             files.save(proxy.path, proxy.parameters, description=description, **options)
     scores = {name: Score(**result["score"]) for name, result in results.items()}
-    task_results = results_of(learners_on_task(task), base_steps, on_task=True)
+    task_results = {name: train(name, base_steps, on_task=True) for name in learners_on_task(task)}
     teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if is_good_clone else ""  # with "", `Task.verdict` gives advice about the teacher
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in scores.items()})
@@ -96,36 +94,38 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
 def _train_and_test(
     task: Task, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: Watch | None
 ) -> dict[str, Any]:
-    """Train fresh agents of implementation ``name`` for ``steps`` steps on the proxy or, if ``on_task``, on the task
-    itself. ``watch`` is called with the finished fraction. Returns:
+    """Train fresh agents of the algorithm ``name`` for ``steps`` steps on the proxy or, if ``on_task``, on the task
+    itself, and test them on the task. ``watch`` is called with the finished fraction. Returns:
 
     - ``score``: statistics of the agents' mean returns on the task;
     - ``real_steps``: the training steps of all agents together on the task itself, 0 on the proxy.
     """
-    agent_config = _settings_on_task(task, name) if on_task else agent_settings(proxy, name, changed={})
+    count, purpose = task.options.exam_agents, f"exam of {name}"
+    if on_task:
+        count, purpose = min(REAL_AGENTS, count), f"{purpose} on the task"
+        agent_config, proxies = _settings_on_task(task, name), None
+    else:
+        agent_config = agent_settings(proxy, name, changed={})
+        proxies = proxy.parameters.expand(count, -1)  # [N, D], equal rows
     loop = _inner_loop(task, proxy, name, agent_config, inner_steps=steps, test_episodes=_EXAM_EPISODES)
-    count = min(REAL_AGENTS, task.options.exam_agents) if on_task else task.options.exam_agents
-    seeds = fresh_seeds(task.seed, f"exam of {name}{' on the task' if on_task else ''}", count)
-    proxies = None if on_task else proxy.parameters.expand(count, -1)  # [N, D], equal rows
-    outcome = loop.run(proxies, seeds, watch=watch)
+    outcome = loop.run(proxies, fresh_seeds(task.seed, purpose, count), watch=watch)
     real_steps = int(outcome.steps.sum()) if on_task else 0
     return {"score": dataclasses.asdict(Score.of(outcome.scores)), "real_steps": real_steps}
 
 
 def learners_on_task(task: Task) -> tuple[str, ...]:
-    """Return the implementations of the agents that train on the task itself in the exam. In a slow environment there
-    are none, because they would take hours. With continuous actions there is only PPO, because TD3 with its default
-    settings would take longer than all other stages."""
+    """Return the algorithms of the agents that train on the task itself in the exam: none in a slow environment, where
+    they would take hours, and only PPO for continuous actions, because TD3 would take longer than all other stages."""
     if task.is_slow:
         return ()
     return task.learners if isinstance(task.spaces.actions, Discrete) else ("PPO",)
 
 
 def compare_rewards(task: Task) -> dict[str, Any]:
-    """Run the stage `race`: train agents with the learned reward and with the task's reward. With the task's reward,
-    some agents have the default settings for the task, others have the settings of the agents with the learned reward.
-    The better of the two results counts. An agent is near the teacher if it has come `GOOD_FRACTION` of the way from
-    random play to the teacher's mean return. Returns:
+    """Run the stage `race` of `--learn`: find out whether agents learn sooner with the learned reward than with the
+    task's reward. With the task's reward, some agents have the default settings for the task, others have the settings
+    of the agents with the learned reward. The better of the two results counts. An agent is near the teacher if it has
+    come `GOOD_FRACTION` of the way from random play to the teacher's mean return. Returns:
 
     - ``agent``, ``agents``: the implementation of all agents, and the number of agents in a training;
     - ``steps``, ``test_every``: the training steps of an agent, and the steps between its tests;
@@ -145,24 +145,22 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     test_every = max(1, steps // _TESTS)
     # With the rule "budget", a training ends only after all steps.
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
-    limits["solved_reward"] = solved
-
-    def result_of(part: str, weights: Tensor | None, agent_config: Any) -> dict[str, Any]:
-        """Return the results of agents with the settings ``agent_config``, trained with the reward of the network
-        ``weights [N, D]`` or, if that is None, with the task's reward. ``part`` is the name of the training."""
-        loop = _inner_loop(task, proxy, name, agent_config, **limits)
-        return task.part(part, functools.partial(_train_for_race, task, loop, solved, test_every, weights))
-
-    equal_weights = proxy.parameters.expand(count, -1)  # [N, D], a row for each agent
-    learned = result_of("the learned reward", equal_weights, config)
-    task_results = {"default": result_of("the task's reward, default settings", None, task_config)}
+    loop = _inner_loop(task, proxy, name, config, **limits, solved_reward=solved)
+    task_loop = _inner_loop(task, proxy, name, task_config, **limits, solved_reward=solved)
+    weights = proxy.parameters.expand(count, -1)  # [N, D], equal rows, for the learned reward of each agent
+    learned = task.part("the learned reward", _train_for_race, task, loop, weights)
+    results = task.part("the task's reward, default settings", _train_for_race, task, task_loop, None)
+    task_results = {"default": results}  # settings -> results with the task's reward
     if config != task_config:
-        task_results["same"] = result_of("the task's reward, the same settings", None, config)
-    # "default" or "same": the settings with which half of the agents come near the teacher sooner.
-    best_key = min(task_results, key=lambda key: (task_results[key]["median"] or math.inf, -task_results[key]["late"]))
-    other_results = [
-        {"median": result["median"], "late": result["late"]} for key, result in task_results.items() if key != best_key
-    ]
+        task_results["same"] = task.part("the task's reward, the same settings", _train_for_race, task, loop, None)
+
+    def rank(key: str) -> tuple[float, float]:
+        """Return a pair that is smaller if half of the agents come near the teacher sooner, or are better later."""
+        median, late = task_results[key]["median"], task_results[key]["late"]
+        return math.inf if median is None else median, -late
+
+    best_key, *other_keys = sorted(task_results, key=rank)  # "default" or "same"
+    other_results = [{"median": task_results[key]["median"], "late": task_results[key]["late"]} for key in other_keys]
     arms = {"learned": learned, "task": task_results[best_key] | {"settings": best_key, "others": other_results}}
     # A reward that is quick at first may be worse in the end.
     is_good_in_the_end = learned["late"] >= min(solved, max(result["late"] for result in task_results.values()))
@@ -178,24 +176,23 @@ def compare_rewards(task: Task) -> dict[str, Any]:
     }
 
 
-def _train_for_race(
-    task: Task, loop: InnerLoop, solved: float, test_every: int, weights: Tensor | None, watch: Watch | None
-) -> dict[str, Any]:
-    """Train fresh agents on the task, and test each agent after every ``test_every`` steps. Agent i has the learned
-    reward with the weights ``weights[i] [D]``, or the task's reward if ``weights`` is None. Returns:
+def _train_for_race(task: Task, loop: InnerLoop, weights: Tensor | None, watch: Watch | None) -> dict[str, Any]:
+    """Train N fresh agents of ``loop`` on the task, with the learned reward of the network ``weights [N, D]`` or, if
+    that is None, with the task's reward. ``watch`` is called with the finished fraction. Returns:
 
-    - ``median``: the steps after which half of the agents reach the return ``solved``; None if they never do;
+    - ``median``: the steps after which half of the agents have solved the task; None if they never have;
     - ``late``: the mean return of all agents in the last quarter of the tests;
     - ``discount``: the discount factor of the agents;
     - ``curves``: the returns ``[N, T]`` in T tests, as nested lists;
     - ``real_steps``: the training steps of all agents together.
     """
+    config: Any = loop.config
     outcome = loop.run(weights, fresh_seeds(task.seed, "race", task.options.race_agents), watch=watch)
     curve = outcome.curve  # [N, T]
     # A good return in a single test may be luck, so each return is limited by the return in the next test.
     confirmed_curve = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
-    solved_at = first_solved_test(confirmed_curve, solved)  # [N], index of a test
-    _, median_steps, *_ = quartiles(solved_at, curve, test_every)
+    solved_at = first_solved_test(confirmed_curve, config.solved_reward)  # [N], index of a test
+    _, median_steps, *_ = quartiles(solved_at, curve, config.test_every)
     num_late_tests = max(1, curve.shape[1] // 4)  # number of tests in the last quarter
     return {
         "median": median_steps,
@@ -207,16 +204,16 @@ def _train_for_race(
 
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, agent_config: Any, **changes: Any) -> InnerLoop:
-    """Return the training loop of agents of implementation ``name`` with the settings ``agent_config``. Other settings
-    are from the proxy's search. ``changes`` replace some of these, such as the number of test episodes."""
+    """Return an `InnerLoop`, to train and test agents of the algorithm ``name`` with the settings ``agent_config``. Its
+    other settings are from the proxy's search, except ``changes``, such as ``test_episodes=4``."""
     config = dataclasses.replace(proxy.config, **changes)
     return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
 
 
 def _settings_on_task(task: Task, name: str) -> Any:
-    """Return the settings of agents of implementation ``name`` that train on the task itself. They are the defaults for
-    the task, with a replay buffer of limited size. If there are no defaults for this task, PPO and A2C learn from
-    scaled observations, rewards and actions, as agents on the bandit and the teacher do."""
+    """Return the settings of agents of the algorithm ``name`` that train on the task itself: the defaults for the task,
+    with a replay buffer of limited size. If there are no defaults for this task, PPO and A2C learn from scaled
+    observations, rewards and actions, as agents on the bandit and the teacher do."""
     config = default_config(name, task.game)
     if hasattr(config, "buffer_size"):  # an agent with a replay buffer
         capacity = min(config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))

@@ -40,7 +40,7 @@ class Learned:
     """The result of `trainer.learn`. Notebooks display its figure.
 
     :ivar Path folder: Folder with the files.
-    :ivar bool passed: Whether all stages passed.
+    :ivar bool passed: Whether no stage of this command has failed.
     """
 
     folder: Path
@@ -55,8 +55,10 @@ class Learned:
     def sentence(self) -> str:
         """The verdict and other results as sentences. If there is neither an exam nor a race, the texts of the stages
         instead."""
-        results = self.results
-        return " ".join(conclusion(results)) or "; ".join(result["text"] for result in results.values())
+        sentences = conclusion(self.results)
+        if sentences:
+            return " ".join(sentences)
+        return "; ".join(result["text"] for result in self.results.values())
 
     def _repr_png_(self) -> bytes | None:
         """Return the figure, or None without an exam; Jupyter calls this."""
@@ -65,7 +67,8 @@ class Learned:
 
 
 def learn(settings: Settings) -> int:
-    """Run the stages of ``--learn``, print their results, and write the page. Return 0 if no stage failed, else 1."""
+    """Run the command ``--learn``: run its stages, print their results, and write the page. Return the exit status, 0
+    if no stage failed, else 1."""
     configure_process(settings.run)
     try:
         learned = learn_in_folder(settings)
@@ -81,22 +84,21 @@ def learn(settings: Settings) -> int:
         if (folder / file).exists():
             lines.append((name, f"{file} (open it in a browser)" if file == PAGE else file))
     reward_is_useful = learned.results.get("race", {}).get("gain", True)  # True if no race has tested the reward
-    proxies = [folder / name for name in ([BANDIT, REWARD] if reward_is_useful else [BANDIT])]
+    proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
     commands: list[Command] = [("tensorboard", "--logdir", folder)]
-    commands += [command(settings, "--eval_agent", path) for path in proxies if path.exists()]
-    # With ``only``, some stages may have no results yet. The last command then runs them, unless a stage has failed.
-    # The results also include stages of earlier commands. ``learned.passed`` covers only the stages of this command.
-    stages_left_out = STAGES.keys() - learned.results.keys()
+    commands += [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
+    # With ``only``, some stages have no results yet. The last command runs them, unless any stage has failed, also of
+    # an earlier command.
     has_failed = any(result.get("failed") for result in learned.results.values())
-    if stages_left_out and not has_failed:
+    if STAGES.keys() - learned.results.keys() and not has_failed:
         commands.append(resume_command(settings, only=None))
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1
 
 
 def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
-    """Run the stages of ``--learn`` in a new folder. With ``resume``, run the remaining stages in the newest folder, if
-    there is any. If ``verbose``, print the results. Raises SettingError if the environment or the teacher cannot be
+    """Run the stages of ``--learn`` in a new run folder or, with the setting ``resume``, the remaining stages in the
+    newest folder. If ``verbose``, print the results. Raises SettingError if the environment or the teacher cannot be
     used, or if the settings differ from the settings of the run to resume."""
     run = dataclasses.replace(settings.run, implementation="learned")  # a part of the folder's path
     previous = run_dir.newest_run(run_dir.parent(run)) if run.resume else None
@@ -133,8 +135,8 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
 
 
 def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings in ``exam.json``, and the results of the stages by name. Raises SettingError if the file is
-    damaged."""
+    """Return two dictionaries from the file ``exam.json``: the settings by name, and the results of the stages by name.
+    Raises SettingError if the file is damaged."""
     try:
         stages = dict(read_json(path))
         return dict(stages.pop("settings")), stages
@@ -146,9 +148,9 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _run_stages(task: Task) -> bool:
-    """Run the stages that have no results, and write the page. Return True if no stage failed."""
+    """Run the stages that have no results, print the results, and write the page. Return True if no stage failed."""
     verbose, only = task.verbose, task.options.only
-    names = [name for name in STAGES if only is None or name in (only, *REQUIRED[only])]
+    names = [name for name in STAGES if only is None or name in (only, *REQUIRED[only])]  # stages to run
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
     is_over = all(name in task.results or failures.intersection(REQUIRED[name]) for name in names)
     if verbose and is_over:
@@ -158,41 +160,25 @@ def _run_stages(task: Task) -> bool:
             continue
         if name not in task.results:
             task.stage, task.position = name, f"{number}/{len(names)}"
-            earlier_parts = task.finished_parts.values()  # parts of an interrupted command; their time counts too
-            started, cpu_started = time.perf_counter(), time.process_time()
-            result = STAGES[name](task)
-            seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-            result["seconds"] = round(seconds + sum(part["seconds"] for part in earlier_parts), 2)
-            result["cpu_seconds"] = round(cpu_seconds + sum(part["cpu_seconds"] for part in earlier_parts), 2)
-            result["text"] = "; ".join(stage_texts(name, result))
-            task.results[name] = result
-            content = {"settings": dataclasses.asdict(task.options), **task.results}
-            run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
-            task.parts_path.unlink(missing_ok=True)
+            _run_stage(task)
         if task.results[name].get("failed"):
             failures.add(name)
         if verbose:
             main_result, *details = stage_texts(name, task.results[name])
             text = "; ".join([main_result, *details]) if name == only else main_result  # the page has the details
-            # The width is the length of the longest name, "teacher", and two blanks.
             is_next_new = number < len(names) and names[number] not in task.results
             time_text = time_left(task, names) if is_next_new and name not in failures else ""
+            # The width is the length of the longest name, "teacher", and two blanks.
             print_named(name, f"{text}{time_text}", width=9)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
-    command_line = f"{command_text(task)}{f' --only {only}' if only else ''}"
-    write_page(task.folder, task.game, task.results, command_line)
-    setup = {"gamename": task.game, "seed": task.seed, "exam_agents": task.options.exam_agents} | task.changed_options
-    # Without a value of the user, these follow from the task.
-    setup["teacher_steps"] = task.results.get("teacher", {}).get("max_steps")
-    setup["exam_steps"] = task.results.get("exam", {}).get("steps")
-    run = dataclasses.replace(task.settings.run, implementation="learn")
-    show_learned(run, task.folder, vars(task.options), setup, task.results, task.folder / FIGURE)
+    _write_reports(task)
     results = {name: task.results[name] for name in names if name in task.results}  # results of the selected stages
     if verbose and "exam" in results:
         print(f"\n{returns_table(results)}")
-    if verbose and (sentences := conclusion(results)):
+    sentences = conclusion(results)
+    if verbose and sentences:
         verdict, *remarks = sentences
         text = wrap_text(verdict_text(verdict, passed=not failures), sys.stdout)
         print("\n" + paint(text, "bold", sys.stdout))
@@ -200,3 +186,32 @@ def _run_stages(task: Task) -> bool:
             print_wrapped(" ".join(remarks))
         print()
     return not failures
+
+
+def _run_stage(task: Task) -> None:
+    """Run the stage ``task.stage``, and add its results, time and text to ``task.results`` and to the file."""
+    earlier_parts = task.finished_parts.values()  # parts of an interrupted command; their time counts too
+    started, cpu_started = time.perf_counter(), time.process_time()
+    result = STAGES[task.stage](task)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+    result["seconds"] = round(seconds + sum(part["seconds"] for part in earlier_parts), 2)
+    result["cpu_seconds"] = round(cpu_seconds + sum(part["cpu_seconds"] for part in earlier_parts), 2)
+    result["text"] = "; ".join(stage_texts(task.stage, result))
+    task.results[task.stage] = result
+    content = {"settings": dataclasses.asdict(task.options), **task.results}
+    run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
+    task.parts_path.unlink(missing_ok=True)
+
+
+def _write_reports(task: Task) -> None:
+    """Write the page about all results so far, and add them to TensorBoard."""
+    command_line = command_text(task)
+    if task.options.only is not None:
+        command_line += f" --only {task.options.only}"
+    write_page(task.folder, task.game, task.results, command_line)
+    setup = {"gamename": task.game, "seed": task.seed, "exam_agents": task.options.exam_agents} | task.changed_options
+    # Without a value of the user, these follow from the task.
+    setup["teacher_steps"] = task.results.get("teacher", {}).get("max_steps")
+    setup["exam_steps"] = task.results.get("exam", {}).get("steps")
+    run = dataclasses.replace(task.settings.run, implementation="learn")
+    show_learned(run, task.folder, vars(task.options), setup, task.results, task.folder / FIGURE)

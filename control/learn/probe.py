@@ -21,8 +21,8 @@ _CHECKED_STEPS = 200  # steps in which observations are compared with their boun
 
 
 def _check_environment(task: Task) -> None:
-    """Warn if two instances of the environment begin differently with the same seed, or if random play observes numbers
-    outside of the bounds that the environment states."""
+    """Warn about a Gymnasium environment in which results would be unreliable: two instances begin differently with the
+    same seed, or random play observes numbers outside of the bounds that the environment states."""
     with contextlib.closing(make_environment(task.game, 1, 2, time_limit=_CHECKED_STEPS)) as real:
         if not isinstance(real, GymnasiumEnvironment):
             return
@@ -30,7 +30,8 @@ def _check_environment(task: Task) -> None:
         seeds = streams.episode_seeds(1).expand(1, 2)  # [members, instances]
         obs = rollout(RandomPolicy(real.spaces, 2, streams), real, seeds).obs  # [T, 1, 2, *O]
         low, high = real.bounds
-    if not torch.equal(*obs[0, 0]):
+    first_instance, second_instance = obs[0, 0]  # first observations
+    if not torch.equal(first_instance, second_instance):
         warning(
             f"two instances of {task.game} that were reset with the same seed are in different states, so results "
             "cannot be repeated, and a policy may fail in another instance"
@@ -41,7 +42,8 @@ def _check_environment(task: Task) -> None:
 
 
 def measure_baselines(task: Task) -> dict[str, Any]:
-    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment. Returns:
+    """Run the stage `probe` of `--learn`: measure the returns of random play and of the best constant action, and the
+    speed of the environment. Returns:
 
     - ``random``, ``constant``: statistics of the returns of random play and of the best constant action;
     - ``action``: the name of this action;

@@ -45,8 +45,8 @@ REQUIRED = {
 
 
 def time_left(task: Task, names: Iterable[str]) -> str:
-    """Return a rough estimate of the time of those stages in ``names`` that have no results, as text, such as ``; about
-    7 minutes left``. It is empty if they take less than two seconds."""
+    """Estimate the time of the stages in ``names`` that have no results yet. Return it as text, such as "; about 7
+    minutes left", which is empty below two seconds."""
     step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
     if make_dynamics(task.game) is not None:  # trainings make steps in machine code, unlike the probe
         step = min(step, _MACHINE_STEP)

@@ -43,20 +43,15 @@ _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teach
 
 @dataclass
 class Task:
-    """A task to learn: an environment with observations and actions in ``spaces``.
+    """A task to learn with `--learn`: an environment, the settings, and the results so far."""
 
-    ``settings`` are the settings of the command, and ``folder`` is its run folder. ``results`` has the results of the
-    stages by name. ``stage`` is the name of the current stage. ``position`` is its number and the number of stages,
-    such as ``2/4``. ``verbose`` says whether to show its progress.
-    """
-
-    settings: Settings
-    folder: Path
-    spaces: Spaces
-    results: dict[str, Any]
-    verbose: bool
-    stage: str = ""
-    position: str = ""
+    settings: Settings  # of the command
+    folder: Path  # run folder of the command
+    spaces: Spaces  # observations and actions of the environment
+    results: dict[str, Any]  # name of a stage -> its results
+    verbose: bool  # whether to show the progress
+    stage: str = ""  # name of the current stage
+    position: str = ""  # its number and the number of stages, such as "2/4"
 
     def __post_init__(self) -> None:
         self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
@@ -65,20 +60,20 @@ class Task:
         self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
 
     def progress(self, work: str = "") -> contextlib.AbstractContextManager[Watch | None]:
-        """Show the progress of the current stage or, if it is not empty, of its part ``work``
-        (`control.cli.progress.progress`)."""
+        """Context manager that shows the progress of the current stage or, unless it is "", of its part ``work``. It
+        returns a function to call with the finished fraction."""
         text = f"{self.position} {self.stage}"
         return progress(f"{text}, {work}" if work else text, self.verbose)
 
-    def part(self, name: str, work: Callable[[Watch | None], dict[str, Any]]) -> dict[str, Any]:
-        """Run a part of the current stage: call ``work(watch)``, show its progress with ``name``, and return its
-        results with its times. The file `parts_path` keeps the results, so that a resumed command does not repeat
-        finished parts."""
+    def part(self, name: str, work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+        """Run a part of the current stage, such as a training: call ``work(*arguments, watch)``, show its progress with
+        ``name``, and return its results and times. The file `parts_path` keeps them, so that a resumed command does not
+        repeat the part."""
         parts = self.finished_parts
         if name not in parts:
             started, cpu_started = time.perf_counter(), time.process_time()
             with self.progress(name) as watch:
-                result = work(watch)
+                result = work(*arguments, watch)
             times = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
             parts[name] = result | times
             run_dir.atomic_write_text(self.parts_path, json.dumps(parts))
@@ -94,7 +89,7 @@ class Task:
         """The results of the finished parts of the current stage by name, also of an interrupted command."""
         try:
             return dict(read_json(self.parts_path))
-        except (OSError, ValueError):  # there is no valid file, so repeat all parts
+        except (OSError, ValueError):  # no valid file
             return {}
 
     @property
@@ -125,13 +120,12 @@ class Task:
 
     @property
     def race_steps(self) -> int:
-        """The number of steps of each agent in the race. If the race has finished, the number in its results."""
-        finished_race = self.results.get("race", {})
-        return (
-            self.options.race_steps
-            or finished_race.get("steps")
-            or self._affordable_steps(RACE_STEPS, self.most_race_agents)
-        )
+        """The number of training steps of each agent in the race, from its results if it has finished."""
+        if self.options.race_steps:
+            return self.options.race_steps
+        if "steps" in self.results.get("race", {}):
+            return int(self.results["race"]["steps"])
+        return self._affordable_steps(RACE_STEPS, self.most_race_agents)
 
     @property
     def most_race_agents(self) -> int:
@@ -140,9 +134,8 @@ class Task:
         return 3 * self.options.race_agents
 
     def _affordable_steps(self, steps: int, agents: int) -> int:
-        """Return the number of training steps of each of ``agents`` agents. It is ``steps`` in a fast environment. In a
-        slow environment it is reduced, so that all agents together take `_MAX_SECONDS`, but not below
-        `_MIN_STEPS`."""
+        """Return the number of training steps of each of ``agents`` agents: ``steps``, or fewer in a slow environment,
+        so that all agents together take `_MAX_SECONDS`, but at least `_MIN_STEPS`."""
         if not self.is_slow:
             return steps
         affordable = self.results["probe"]["steps_per_second"] * _MAX_SECONDS / agents
@@ -154,32 +147,34 @@ class Task:
         return Score(**self.results[stage][name])
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = "") -> Verdict:
-        """Compare the score of ``agents`` (or policies) with the scores of random play, the best constant action and
-        the teacher (``teacher_score``). ``advice`` is text to show after a failure, by default about the teacher."""
+        """Judge the score of ``agents`` (or of other policies) by the scores of random play, the best constant action
+        and the teacher (``teacher_score``). ``advice`` is shown after a failure, by default about the teacher."""
         if not advice:
-            advice = f"{'' if self.options.teacher else _TRAINING_ADVICE}{_TEACHER_ADVICE}"
+            advice = _TEACHER_ADVICE if self.options.teacher else f"{_TRAINING_ADVICE}{_TEACHER_ADVICE}"
         baselines = (random_play(self.results), self.score("probe", "constant"), self.results["probe"]["action"])
         return Verdict(*baselines, teacher_score, agents=agents, goal=self.spaces.max_return, advice=advice)
 
     def fraction(self, score: Score) -> float:
-        """Return how far ``score`` is on the way from random play (0) to the teacher (1)."""
+        """Return the position of ``score`` between the scores of random play (0) and of the teacher (1)."""
         return self.verdict(score, self.score("teacher", "score")).share
 
     def judge(self, policy: Policy, name: str, episodes: int | None = None) -> Score:
-        """Return the score of a policy of one member in new episodes of the task, whose seeds depend on ``name``.
+        """Measure the returns of a policy of one member in new episodes of the task, whose seeds depend on ``name``.
 
-        The episodes are played in rounds of `JUDGING_EPISODES`. The rounds end after ``episodes`` episodes if that is
-        not None. Otherwise, a slow environment has one round. In other environments, rounds follow until the mean
-        return is precise (`_JUDGING_ERROR`), or until there are `_MOST_JUDGING_EPISODES` episodes.
+        The episodes are played in rounds of `JUDGING_EPISODES`: until there are ``episodes`` episodes or, if that is
+        None, until the mean return is precise (`_JUDGING_ERROR`), in at most `_MOST_JUDGING_EPISODES` episodes. A slow
+        environment then has only one round.
         """
         streams = Streams([derive_seed(self.seed, name)])
-        most_episodes = episodes or (JUDGING_EPISODES if self.is_slow else _MOST_JUDGING_EPISODES)
-        parts: list[Tensor] = []
+        most_episodes = JUDGING_EPISODES if self.is_slow else _MOST_JUDGING_EPISODES
+        if episodes is not None:
+            most_episodes = episodes
+        returns: list[Tensor] = []  # [JUDGING_ENVS] each
         with contextlib.closing(make_environment(self.game, 1, JUDGING_ENVS, time_limit=self.time_limit)) as real:
             while True:
                 for seeds in streams.episode_seeds(JUDGING_EPISODES).split(JUDGING_ENVS, 1):
-                    parts.append(play_episodes(policy, real, seeds).returns[0])
-                score = Score.of(torch.cat(parts).numpy())
+                    returns.append(play_episodes(policy, real, seeds).returns[0])
+                score = Score.of(torch.cat(returns).numpy())
                 difference = abs(score.mean - random_play(self.results).mean)
                 is_precise = episodes is None and score.error <= _JUDGING_ERROR * difference
                 if is_precise or score.count >= most_episodes:
@@ -187,13 +182,14 @@ class Task:
 
 
 def command_text(task: Task) -> str:
-    """Return the command that repeats the stages."""
-    values = dict(task.changed_options)
+    """Return the command line that repeats the stages, "python trainer.py --learn GAME --seed 0 ..."."""
+    options = dict(task.changed_options)
     # Without these flags, the speed of the machine would select the teacher's implementation and the steps.
-    if implementation := task.results.get("teacher", {}).get("implementation"):
-        values["implementation"] = implementation
+    teacher_results = task.results.get("teacher", {})
+    if "implementation" in teacher_results:
+        options["implementation"] = teacher_results["implementation"]
     if task.is_slow:
-        values |= {"teacher_steps": task.teacher_steps, "race_steps": task.race_steps}
-    flags = [f"--{flag} {shlex.quote(as_word(value))}" for flag, value in values.items()]
+        options |= {"teacher_steps": task.teacher_steps, "race_steps": task.race_steps}
+    flags = [f"--{flag} {shlex.quote(as_word(value))}" for flag, value in options.items()]
     game = task.options.learn or task.game  # as the user wrote it
     return " ".join(["python trainer.py", f"--learn {game} --seed {task.seed}", *flags])

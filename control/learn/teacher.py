@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 import shutil
 from collections.abc import Mapping
@@ -46,9 +45,9 @@ _EVALUATIONS, _EVALUATION_EPISODES = 50, 20
 
 
 def find_teacher(task: Task) -> dict[str, Any]:
-    """Run the stage `teacher`: train a teacher, unless the user has chosen a policy, and measure its returns in new
-    episodes. If the returns are noisy, random play is judged again in as many episodes, because the few episodes of
-    the probe may miss rare successes. Returns:
+    """Run the stage `teacher` of `--learn`: train a teacher (an agent that the bandit clones), unless the user has
+    chosen a policy, and measure its returns in new episodes. If the returns are noisy, random play is judged again in
+    as many episodes, because the few episodes of the stage `probe` may miss rare successes. Returns:
 
     - the results of `_train_teacher`, if the teacher was trained;
     - ``policy``: the teacher's implementation, or the policy of the user;
@@ -72,10 +71,8 @@ def find_teacher(task: Task) -> dict[str, Any]:
 
 
 def teacher_trainings(task: Task) -> dict[str, Settings]:
-    """Return name -> settings for each training. The teacher is the best result of these trainings. If there are two,
-    their names show the discount, otherwise the name is "". The implementation is the user's choice. By default it is
-    Q-learning if the observations are numbered cells, else SAC for continuous actions in a slow environment, else
-    PPO."""
+    """Return the settings of the trainings whose best result is the teacher, name -> settings. There are two for PPO
+    with continuous actions, whose names show the discount, such as "discount 0.99". Otherwise the only name is ""."""
     run, is_continuous = task.settings.run, not isinstance(task.spaces.actions, Discrete)
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation
@@ -91,20 +88,16 @@ def teacher_trainings(task: Task) -> dict[str, Settings]:
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
         num_rollouts = task.teacher_steps // (changes["num_envs"] * changes["rollout_steps"])
         num_evaluations = min(num_evaluations, num_rollouts)  # a policy that has not changed needs no new evaluation
-    steps_per_epoch = -(-task.teacher_steps // num_evaluations)  # rounded up; each epoch ends with an evaluation
+    steps_per_epoch = math.ceil(task.teacher_steps / num_evaluations)  # each epoch ends with an evaluation
     changes |= {"logdir": str(task.folder), "exp_name": Path(TEACHER).stem, "num_threads": run.num_threads}
     changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": steps_per_epoch}
     changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}
     changes |= {"time_limit": task.time_limit}
-    trainings = {"": changes}
-    if implementation == "PPO" and is_continuous:
-        experiment = f"{changes['exp_name']}_{_SECOND_DISCOUNT}"
-        second = changes | {"discount": _SECOND_DISCOUNT, "exp_name": experiment}
-        trainings = {f"discount {values['discount']}": values for values in (changes, second)}
-    return {
-        name: training_from(implementation=implementation, gamename=task.game, seed=run.seed, **values)
-        for name, values in trainings.items()
-    }
+    first = training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
+    if implementation != "PPO" or not is_continuous:
+        return {"": first}
+    second = first.replace(discount=_SECOND_DISCOUNT, exp_name=f"{changes['exp_name']}_{_SECOND_DISCOUNT}")
+    return {f"discount {settings.agent.discount}": settings for settings in (first, second)}
 
 
 def _train_teacher(task: Task) -> dict[str, Any]:
@@ -116,11 +109,12 @@ def _train_teacher(task: Task) -> dict[str, Any]:
     - ``real_steps``, ``max_steps``: the number of training steps of all trainings, and its maximum;
     - ``returns``: name of the training -> mean return of its best checkpoint, if there are two trainings.
     """
+    # By the name of a training: its results, its best checkpoint, and the mean return of this checkpoint.
     trainings: dict[str, dict[str, Any]] = {}
-    checkpoint_of: dict[str, Path] = {}  # training -> its best checkpoint
-    returns: dict[str, float] = {}  # training -> the mean return of its best checkpoint
+    checkpoint_of: dict[str, Path] = {}
+    returns: dict[str, float] = {}
     for name, settings in teacher_trainings(task).items():
-        trainings[name] = task.part(name, functools.partial(_train_one_teacher, task, settings))
+        trainings[name] = task.part(name, _train_one_teacher, task, settings)
         checkpoint_of[name], returns[name] = _best_checkpoint(task, trainings[name])
         if task.spaces.max_return is not None and returns[name] >= task.spaces.max_return:
             break
@@ -137,8 +131,8 @@ def _train_teacher(task: Task) -> dict[str, Any]:
 
 
 def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> dict[str, Any]:
-    """Train a teacher until its evaluations no longer improve. An interrupted training is continued. ``watch`` is
-    called with the finished fraction. Returns:
+    """Train a teacher with these ``settings`` until its evaluations no longer improve. An interrupted training is
+    continued. ``watch`` is called with the finished fraction. Returns:
 
     - ``implementation``, ``run``: the implementation, and the run folder relative to the folder of `--learn`;
     - ``real_steps``, ``max_steps``: the number of training steps, and its maximum;
@@ -181,7 +175,7 @@ def _best_checkpoint(task: Task, training: Mapping[str, Any]) -> tuple[Path, flo
 
 
 def _starts_vary(task: Task) -> bool:
-    """Return whether some of 16 episodes begin with different observations."""
+    """Return whether episodes begin with different observations, in a sample of 16 episodes."""
     streams = Streams([derive_seed(task.seed, "starts")])
     with contextlib.closing(make_environment(task.game, 1, 16)) as real:
         obs = real.reset(streams.episode_seeds(16))  # [1, 16, *O]

@@ -23,8 +23,9 @@ _PRINTED_EPOCHS = 10  # number of epochs in the mean of the printed return, beca
 
 
 class AgentModule(RunModule):
-    """Trains M agents (members, with seeds ``seed, seed + 1, ...``) in an environment. The ``loop`` trains them for an
-    epoch, evaluates them, and counts steps. The agents step their optimisers, which Lightning only saves.
+    """The LightningModule that trains M independent agents (members, one for each seed of the run) in an environment.
+    The ``loop`` trains them for an epoch, evaluates them, and counts steps. The agents step their optimisers, which
+    Lightning only saves.
 
     :param settings: The settings of the run.
     :raises SettingError: Agent, environment and machine do not fit together.
@@ -68,12 +69,9 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch. Evaluate after it if a short run would otherwise have too few evaluations.
-
-        Lightning evaluates every `check_val_every_n_epoch` epochs. In a short run, these are fewer than ``evaluations``
-        evaluations. Then there are additional evaluations here: after the last epoch, and between Lightning's
-        evaluations. Their interval is the longest divisor of Lightning's interval that gives enough evaluations.
-        """
+        """Train an epoch. If the run is too short for ``evaluations`` evaluations by Lightning, which evaluates every
+        `check_val_every_n_epoch` epochs, also evaluate here: after the last epoch, and at a shorter interval, the
+        longest divisor of Lightning's that gives enough evaluations."""
         super().training_step(batch, batch_idx)
         interval = self.trainer.check_val_every_n_epoch
         if not interval or self.epoch % interval == 0:  # no evaluations at all, or Lightning evaluates now
@@ -89,8 +87,8 @@ class AgentModule(RunModule):
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def train_epoch(self) -> None:
-        """Train for an epoch of the loop. Set ``row`` to its measurements (tag -> ``[M]``), and copy the loop's
-        counters."""
+        """Train the agents for an epoch. Set ``row`` to its measurements, ``{tag: [M]}``, and the counters of epochs
+        and steps to the loop's."""
         start, steps_before = time.perf_counter(), int(self.loop.env_steps.sum())
         self.loop.watch = self.watch
         self.row = self.loop.epoch()
@@ -108,10 +106,10 @@ class AgentModule(RunModule):
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
-        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``.
-        For an observation ``[*O]``, return an action without the axis B. Every observation counts as the first
-        observation of an episode. Agents that follow commands get the evaluation command. Raises SettingError for other
-        shapes."""
+        """Return the greedy actions of the first seed's agent, ``[B]`` int64 or ``[B, A]`` float32, for
+        ``observations [B, *O]``. For an observation ``[*O]``, return an action without the axis B. Every observation
+        counts as the first of an episode. Agents that pursue a return or another goal get the goal of evaluations.
+        Raises SettingError for other shapes."""
         obs_shape = self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, next(self.parameters()).device)
         obs_batch = obs.reshape(-1, *obs_shape)
@@ -125,7 +123,7 @@ class AgentModule(RunModule):
         return self(batch[0] if isinstance(batch, list | tuple) else batch)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Evaluate the agents with the run's number of episodes. Outside of `fit`, this does not change the episodes of
+        """Evaluate the agents with the run's number of episodes. Outside of `fit`, this does not affect the episodes of
         later evaluations."""
         if self.trainer.state.fn != "fit":
             self.row = {}
@@ -163,14 +161,13 @@ class AgentModule(RunModule):
         return super().is_over() or self.loop.has_reached_target()
 
     def score(self) -> float | None:
-        """Return the mean score over all seeds with a finite score, or None if no seed has a finite score. Diverged
-        seeds still play, and count too, so that the scores of different epochs are comparable."""
+        """Return the mean score over all seeds whose score is finite, or None if there is none. Diverged agents still
+        play, and their scores count, so that the scores of different epochs are comparable."""
         return _finite_mean(self.row.get(self.loop.score_tag, torch.empty(0)))
 
     def confirmed_score(self) -> float | None:
         """Return the mean of the `score` and the score of a second evaluation, whose episodes have other seeds. Return
-        the `score` itself if it is the score of training episodes, or if each member had equal returns in all its
-        evaluation episodes."""
+        the `score` itself if it is the score of training episodes, or if the returns of each member were all equal."""
         loop = self.loop
         if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
@@ -178,7 +175,7 @@ class AgentModule(RunModule):
 
     def stop_reason(self) -> str:
         """Return text about the target that the mean over members has reached: the run's ``target_return`` or the
-        agent's target. It is empty if no target is reached."""
+        target in the agent's settings. It is empty if no target is reached."""
         means, loop = self.means(), self.loop
         run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
@@ -188,8 +185,8 @@ class AgentModule(RunModule):
         return ""
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return tag -> samples for histograms of the first member: its weights, without target networks, and its
-        actions in the latest evaluation. Each coordinate of continuous actions has a separate histogram."""
+        """Return the numbers of TensorBoard's histograms, tag -> numbers, of the first member: its weights, without
+        target networks, and its actions in the latest evaluation, with a histogram for each coordinate."""
         samples = {}
         # The name of a network's parameter is ``NETWORK.flat``, or ``flat_parameters`` if there is only one network.
         for name, tensor in self.loop.agents[0].named_parameters():
@@ -204,24 +201,26 @@ class AgentModule(RunModule):
         return samples
 
     def columns(self) -> dict[str, str]:
-        """Return the printed columns (heading -> text): steps, the mean return in training, mean returns of
-        evaluations, the loss of the latest update, and the number of diverged seeds. Missing values are empty. If the
-        agents have no running mean, the return in training is the mean over the latest `_PRINTED_EPOCHS` epochs with
-        episodes."""
+        """Return this epoch's row of the printed table, heading -> text: steps, the mean return in training, mean
+        returns of evaluations, the loss of the latest update, and the number of diverged seeds. Missing numbers are
+        empty. If the agents have no running mean of returns, the return in training is the mean over the latest
+        `_PRINTED_EPOCHS` epochs with episodes."""
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
         columns = {"steps": f"{self.steps_a_seed():10,}"}
         return_tags = {"return": tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING}
         return_tags |= {mode: f"eval/return_{mode}" for mode in self.loop.evaluation_modes}
-        columns |= {name: number_text(means[tag]) if tag in means else "" for name, tag in return_tags.items()}
+        for heading, tag in return_tags.items():
+            columns[heading] = number_text(means[tag]) if tag in means else ""
         if tags.REWARD_RATE in means:  # an environment without episodes
             columns["reward rate"] = f"{means[tags.REWARD_RATE]:.4f}"
         columns["loss"] = ""
         if self.loop.loss_tag in means:
             loss = means[self.loop.loss_tag]
             columns["loss"] = f"{loss:.3g}" if abs(loss) >= 0.001 else f"{loss:.1e}"
-        if num_diverged := int((~self.loop.finite_members).sum()):
+        num_diverged = int((~self.loop.finite_members).sum())
+        if num_diverged:
             columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
         return columns
 

@@ -28,8 +28,8 @@ _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
 
 class Board:
-    """Writes the event files of one member in ``folder``. ``steps`` is the number of steps from which the run resumes,
-    or 0. Entries of later steps, from a process that died, are purged."""
+    """Writes TensorBoard's event files of one member (the agent of one seed) in ``folder``. ``steps`` is the number of
+    steps from which the run resumes, or 0. TensorBoard then drops entries of later steps, from a process that died."""
 
     def __init__(self, folder: Path, steps: int = 0):
         if steps:
@@ -39,28 +39,28 @@ class Board:
         self.undescribed = dict(explanations())
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
-        """Add a point at ``steps`` to the curves of the tags in ``values`` (tag -> number). NaN is left out. In tags of
-        lengths of episodes, "length" becomes "steps", so that they follow the returns in TensorBoard's order."""
+        """Add a point at x = ``steps`` to the curve of each tag in ``values``, such as {"rollout/return_mean": 20.0}.
+        NaN is left out. In tags of episode lengths, "length" becomes "steps", so that they are sorted after returns."""
         for tag, value in values.items():
             if tag not in _ONLY_IN_CSV and not math.isnan(value):
                 point = Summary.Value(tag=tag.replace("/length_", "/steps_"), simple_value=value)
-                if description := self.undescribed.pop(tag, ""):  # the first point of a curve has it
+                description = self.undescribed.pop(tag, "")
+                if description:  # only the first point of a curve has one
                     point.metadata.summary_description = description
                     point.metadata.plugin_data.plugin_name = "scalars"
                     point.metadata.data_class = DATA_CLASS_SCALAR  # without it, TensorBoard ignores the description
                 _add_value(self.writer, point, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
-        """Add the settings of the member with this ``seed`` (`add_values`), with `hyperparameters` on the page
+        """Add the settings of the run with this ``seed`` (`add_values`), with its `hyperparameters` on the page
         HPARAMS."""
         values = effective_values(settings) | {"seed": seed}
         self.add_values(values, hyperparameters(settings), _row_name(settings.run, seed, self.folder), steps)
 
     def add_values(self, values: Mapping[str, Any], highlighted: Mapping[str, Any], name: str, steps: int = 0) -> None:
-        """Add a table of the settings ``values``, with the ``highlighted`` ones first and in bold, and a row with these
-        and this ``name`` to TensorBoard's page HPARAMS, which takes the metrics from the scalars. The page sorts the
-        names of settings and shows the first five. So that the names in `_FIRST` come first, all other names begin with
-        ``set.``."""
+        """Add a table of the settings ``values``, and a row with the ``name`` and the ``highlighted`` settings to
+        TensorBoard's page HPARAMS. In the table, the latter come first and in bold. The page sorts the settings by name
+        and shows the first five. So that the names in `_FIRST` come first, all others begin with "set."."""
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
         from torch.utils.tensorboard.summary import hparams
 
@@ -69,12 +69,12 @@ class Board:
             label = f"**{setting}**" if setting in highlighted else setting
             lines.append(f"| {label} | `{as_word(values[setting], ',')}` |")
         self.writer.add_text("settings", "\n".join(lines), steps)
-        labels: dict[str, Any] = {}
+        row: dict[str, Any] = {}
         for setting, value in highlighted.items():  # numbers remain numbers, so that the page can sort and filter them
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            labels[_FIRST.get(setting, f"set.{setting}")] = value if is_number else as_word(value, ",")
+            row[_FIRST.get(setting, f"set.{setting}")] = value if is_number else as_word(value, ",")
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
-        _, start_summary, _ = hparams(labels, {})
+        _, start_summary, _ = hparams(row, {})
         plugin_data = start_summary.value[0].metadata.plugin_data
         content = HParamsPluginData.FromString(plugin_data.content)
         content.session_start_info.group_name = name
@@ -82,7 +82,8 @@ class Board:
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_charts(self, charts: Mapping[str, Iterable[str]]) -> None:
-        """Add ``charts`` to the page CUSTOM SCALARS: title -> regular expressions of the tags that share the chart."""
+        """Add ``charts`` with several curves to TensorBoard's page CUSTOM SCALARS: title -> regular expressions of the
+        tags in the chart."""
         multiline = {title: ["Multiline", list(tags)] for title, tags in charts.items()}
         self.writer.add_custom_scalars({"Overview": multiline})
 
@@ -100,25 +101,28 @@ class Board:
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
         """Add a histogram of the finite ``numbers``, if there are any."""
-        values = numbers.detach().cpu().double()
-        if values.isfinite().any():
-            self.writer.add_histogram(tag, values[values.isfinite()], steps)
+        samples = numbers.detach().cpu().double()
+        finite = samples[samples.isfinite()]
+        if len(finite):
+            self.writer.add_histogram(tag, finite, steps)
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish runs of a seed: agent, environment, learning rate, and other settings that
-    affect learning, if the user set them or they differ from the default. Parts of a command, such as the return that
-    an agent pursues, have the names ``command.NAME``."""
+    """Return the settings that distinguish runs in a comparison, name -> value: agent, environment, learning rate, and
+    other settings that affect learning, if the user set them or they differ from the default. The goals of an agent,
+    such as a return, have the names ``command.NAME``."""
     run = settings.run
-    identity = {"implementation": run.implementation, "gamename": run.gamename}
+    shown: dict[str, Any] = {"implementation": run.implementation, "gamename": run.gamename}
     if settings.proxy is not None:
-        identity["agent"] = run.agent
+        shown["agent"] = run.agent
     defaults, values = default_settings(settings), effective_values(settings)
-    command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
+    command = values.pop("command", {})
     learning_settings = {name for config in settings.configs for name in names_with(config, "hparam")}
-    changed = {name for name in values if name in settings.explicit_names or values[name] != defaults.get(name)}
-    shown_names = (learning_settings & changed) | {"lr"}
-    return identity | {name: value for name, value in values.items() if name in shown_names} | command
+    for name, value in values.items():
+        is_changed = name in settings.explicit_names or value != defaults.get(name)
+        if name == "lr" or (name in learning_settings and is_changed):
+            shown[name] = value
+    return shown | {f"command.{name}": value for name, value in command.items()}
 
 
 def show_learned(
@@ -129,10 +133,10 @@ def show_learned(
     results: Mapping[str, Any],
     figure: Path,
 ) -> None:
-    """Add the ``results`` of `--learn` (stage -> its results), the ``figure`` if there is one, the ``options``, and the
-    ``setup`` (game and options to compare) to TensorBoard. The race compares agents with different rewards. Each of its
-    curves is a run of TensorBoard in a subfolder of ``folder``, so that they share a chart. Replaces the entries of
-    earlier calls."""
+    """Write the ``results`` of `--learn` (stage -> its results) to TensorBoard's files in ``folder``, in place of
+    earlier ones. Also write all ``options``, the ``setup`` (game and options that distinguish runs), and the picture
+    ``figure``, if it exists. The curves of the stage `race`, which compares agents with different rewards, share a
+    chart, so each of them is a run in a subfolder."""
     board = _new_board(folder, stage_scalars(results))
     board.add_values({**options, **setup}, {"implementation": "learn", **setup}, _row_name(run, run.seed, folder))
     board.add_image("summary/returns", figure, 0)
@@ -144,16 +148,16 @@ def show_learned(
 
 
 def _row_name(run: RunConfig, seed: int, folder: Path) -> str:
-    """Return the name of a row of HPARAMS, such as ``debug/PPO 25: exp_dir/cartpole/debug/PPO/seed_25/version_0``.
-    The page shows some 15 letters of it, so a trial of a search begins with its number, ``trial_2 debug/PPO 25: ...``.
-    The path has the last parts of the folder's path, because the teachers of `--learn` have a log directory each."""
+    """Return the name of a row of HPARAMS, such as ``debug/PPO 25: exp_dir/cartpole/debug/PPO/seed_25/version_0``. It
+    has the last parts of the folder's path, so that it is unique. The page shows some 15 letters of it, so a trial of a
+    search begins with its number, ``trial_2 debug/PPO 25: ...``."""
     parts = Path(os.path.abspath(folder)).parts[-_ROW_PARTS:]
     trial = f"{folder.name} " if folder.name.startswith("trial_") else ""
     return f"{trial}{run.exp_name}/{run.implementation} {seed}: {'/'.join(parts)}"
 
 
 def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:
-    """Replace the event files in ``folder`` by new ones with the ``points`` of curves: tag, value, steps."""
+    """Replace the event files in ``folder`` by new ones with the ``points`` (tag, value, steps) of curves."""
     for event_file in folder.glob("events.out.tfevents.*"):
         event_file.unlink()
     board = Board(folder)
@@ -163,14 +167,14 @@ def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:
 
 
 def _add_value(writer: SummaryWriter, value: Summary.Value, steps: int) -> None:
-    """Add a value that `SummaryWriter` has no method for."""
+    """Add a ``value`` for which `SummaryWriter` has no method, such as a finished GIF."""
     writer._get_file_writer().add_summary(Summary(value=[value]), steps)
 
 
 def date_back(folder: Path) -> None:
-    """Rename event files, ``events.out.tfevents.SECONDS.REST``, so that all have a time before the next file. This is
-    necessary if the newest has the current second or, after the clock was set back, a later one: TensorBoard reads
-    files in the order of their names, and a purge affects only files read before it."""
+    """Rename the event files in ``folder``, ``events.out.tfevents.SECONDS.REST``, if they do not all have a time before
+    now, because TensorBoard reads files in the order of their names. It must read the next file last, which drops the
+    entries after a resume. Their time is not earlier if less than a second passed, or if the clock was set back."""
     now = int(time.time())
     files = sorted(folder.glob("events.out.tfevents.*"))
     if files and int(files[-1].name.split(".")[3]) >= now:

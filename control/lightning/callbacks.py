@@ -2,7 +2,6 @@
 videos."""
 
 import contextlib
-import functools
 import math
 import signal
 import sys
@@ -39,8 +38,8 @@ _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut sho
 
 
 class Progress(Callback):
-    """Shows the progress of a run, and prints a table. In a short run the table has some `_ROWS` rows, of epochs with
-    an evaluation. In a long run it has a row each minute."""
+    """Shows a progress bar, and prints a table of results. In a short run the table has about `_ROWS` rows, of epochs
+    with an evaluation. In a long run it has a row each minute."""
 
     def __init__(self) -> None:
         self._table = RowTable()
@@ -58,6 +57,7 @@ class Progress(Callback):
         module.watch = lambda fraction: self.meter.show(fraction, label)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Let the module report the progress within the epoch to the bar (``module.watch``)."""
         number = trainer.current_epoch + 1
         self._fraction = module.finished_fraction()
         is_first = number == module.epochs_before + 1
@@ -67,9 +67,9 @@ class Progress(Callback):
         # update.
         if is_first or (isinstance(module, AgentModule) and not module.gradient_steps):
             self.meter.restart(self._fraction)
-        size = 1 / module.epochs if module.epochs else self._epoch_size  # probable size of this epoch
+        size = 1 / module.epochs if module.epochs else self._epoch_size  # probable fraction of the run in this epoch
         label = f"{module.unit} {_number_text(module, number)}"
-        module.watch = lambda part: self.meter.show(min(1.0, self._fraction + part * size), label)
+        module.watch = lambda fraction: self.meter.show(min(1.0, self._fraction + fraction * size), label)
         module.watch(0.0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
@@ -95,14 +95,14 @@ class Progress(Callback):
         solved = solved_return(run.gamename)
         if solved is not None and score >= solved:
             self._solved_was_said = True
-            if module.best < solved:  # not before a resumed run was interrupted
+            if module.best < solved:  # else the run is resumed, and this was printed before
                 num_seeds = len(module.seeds)
                 subject = f"mean of {num_seeds} seeds solved" if num_seeds > 1 else "solved"
                 text = f"{subject} at step {module.steps_a_seed():,}; --target_return {solved:g} would stop here"
                 tqdm.write(paint(wrap_text(text, sys.stdout), "dim", sys.stdout))
 
     def _print_row(self, module: RunModule, fraction: float) -> None:
-        """Print the epoch, the columns of the module, the speed of the epoch, as in TensorBoard, and the time left.
+        """Print a row of the table: the epoch, the columns of the module, the speed of the epoch, and the time left.
         ``fraction`` is the finished fraction of the training."""
         self._row_seconds = Meter.seconds()
         last_epoch = _number_text(module, module.epochs or 0)
@@ -123,12 +123,13 @@ class Progress(Callback):
 
 
 def _number_text(module: RunModule, number: int) -> str:
-    """Return the ``number`` of an epoch as text, such as ``3/10``, or ``3`` if their number is not limited."""
+    """Return the ``number`` of an epoch as text, such as ``3/10``, or ``3`` if the run has no limit of epochs."""
     return f"{number}/{module.epochs}" if module.epochs is not None else str(number)
 
 
 class RunLog(Callback):
-    """Writes the measurements of each epoch to metrics.csv, a row for each member, and to TensorBoard if it is used."""
+    """Writes the measurements of each epoch to ``run_dir/metrics.csv``, a row for each member (the agent of a seed),
+    and to TensorBoard if it is used. A resumed run continues the file."""
 
     def __init__(self, run_dir: Path, module: RunModule):
         self.metrics = MetricsFile(run_dir / "metrics.csv")
@@ -136,19 +137,22 @@ class RunLog(Callback):
         if module.epoch:  # the run resumes
             self.metrics.resume_after(self._keys(module))
             # The elapsed time includes the earlier parts of the run. So the start is moved back by their time.
-            earlier = read_metrics(self.metrics.path).get(ELAPSED, [])
-            self._start -= max(filter(math.isfinite, earlier), default=0.0)
+            elapsed = read_metrics(self.metrics.path).get(ELAPSED, [])
+            self._start -= max((seconds for seconds in elapsed if math.isfinite(seconds)), default=0.0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        columns = {tag: column.tolist() for tag, column in module.row.items()}  # [M] each
+        """Append the epoch's measurements to metrics.csv, and add them to TensorBoard."""
+        columns = {tag: column.tolist() for tag, column in module.row.items()}  # tag -> a number for each member
         counts = {GRADIENT_STEPS: module.gradient_steps}
         elapsed = Meter.seconds() - self._start
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []  # a row of metrics.csv for each member
         for member, key in enumerate(self._keys(module)):
-            values = {tag: column[member] for tag, column in columns.items()} | {ELAPSED: elapsed}
-            rows.append(key | counts | values)
-            if module.boards:  # here, the epoch is a scalar like the values
-                scalars = {EPOCH: module.epoch} | values | (counts if isinstance(module, AgentModule) else {})
+            metrics = {tag: column[member] for tag, column in columns.items()} | {ELAPSED: elapsed}
+            rows.append(key | counts | metrics)
+            if module.boards:
+                scalars = {EPOCH: module.epoch} | metrics
+                if isinstance(module, AgentModule):
+                    scalars |= counts
                 module.boards[member].add_scalars(scalars, key["env_steps"])
         self.metrics.append(*rows)
         if module.boards and module.is_evaluated():
@@ -158,7 +162,7 @@ class RunLog(Callback):
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def _keys(self, module: RunModule) -> list[dict[str, int]]:
-        """Return the columns that identify the rows of an epoch."""
+        """Return the columns that identify each member's row of this epoch: its epoch, environment steps and seed."""
         pairs = zip(module.env_steps.tolist(), module.seeds, strict=True)
         return [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
 
@@ -182,7 +186,7 @@ class Checkpoints(CheckpointCallback):
             self._save(trainer, module, "last.ckpt", resumable=True)
 
     def _save(self, trainer: pl.Trainer, module: RunModule, name: str, resumable: bool) -> None:
-        """Save the checkpoint ``name`` in the folder. If ``resumable``, it has all state that a resumed run needs."""
+        """Save the checkpoint ``name``. If ``resumable``, it has all state that a resumed run needs."""
         module.resumable = resumable  # read by the module's `on_save_checkpoint`
         metrics_file = self.folder.parent / "metrics.csv"
         if resumable and metrics_file.exists():
@@ -197,7 +201,8 @@ def _is_better(score: float | None, best: float) -> TypeGuard[float]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoint files atomically. If ``checkpoint`` is set, loading returns its content and reads no file."""
+    """Lightning's plugin that writes checkpoint files. Each replaces an earlier file only when it is complete. If
+    ``checkpoint`` is set, loading returns its content and reads no file."""
 
     def __init__(self, checkpoint: checkpoints.Checkpoint | None = None):
         super().__init__()
@@ -211,17 +216,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class StopOnSignal(Callback):
-    """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives. A second signal ends it at
-    once, and so does the first Ctrl-C if the epoch takes longer than a second; then a resumed run repeats the epoch.
-    Use this as a context manager around the training and as a callback in it. Ignored signals remain ignored."""
+    """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives, such as Ctrl-C. A second
+    signal ends it at once, and so does the first Ctrl-C if the epoch takes longer than a second; then a resumed run
+    repeats the epoch. Use this as a context manager around the training and as a callback in it."""
 
     stop_requested = False  # set by the first signal
     unit = "epoch"
 
     def __init__(self) -> None:
-        main_thread = threading.main_thread().ident or 0  # never 0: only threads that have not started have no ident
-        send_second_signal = functools.partial(signal.pthread_kill, main_thread, signal.SIGINT)
-        self._timer = threading.Timer(_EPOCH_SECONDS, send_second_signal)  # the first Ctrl-C starts it
+        # Sends a second Ctrl-C to the main thread. The first one starts the timer.
+        main_thread = threading.main_thread().ident
+        self._timer = threading.Timer(_EPOCH_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT))
         self._timer.daemon = True
 
     def __enter__(self) -> None:
@@ -238,7 +243,7 @@ class StopOnSignal(Callback):
             signal.signal(number, handler)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        """Request a stop after the epoch. Raises StopNow if it was requested already."""
+        """Request a stop after the epoch, at the first signal. Raises StopNow at the second."""
         if self.stop_requested:
             ending.orderly = False  # so a third signal ends the process at once
             ending.handled.set()  # the process need not be killed: `StopNow` ends it
@@ -283,7 +288,8 @@ class Recorder(Callback):
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a clearly better return, of evaluations or of training.
+    """Ends a training after ``patience`` evaluations in a row without a clearly better return, neither in evaluations
+    nor in training episodes.
 
     A return is clearly better if it exceeds the best one by 1 % of the way from ``baseline``, such as the return of
     random play, to the best. After an evaluation with ``max_return``, the largest possible return, the patience is a
@@ -300,7 +306,7 @@ class StopWhenFlat(EarlyStopping):
         self.max_return = math.inf if max_return is None else max_return
 
     def _margin(self, best: float) -> float:
-        """Return by how much a return must exceed the ``best`` one to be clearly better."""
+        """Return the difference by which a return must exceed the ``best`` one to be clearly better."""
         return _CLEARLY_BETTER * max(0.0, best - self.baseline)
 
     def state_dict(self) -> dict[str, Any]:

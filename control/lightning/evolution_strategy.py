@@ -18,15 +18,14 @@ from models.settings import UserError
 from models.state import Stateful, check_like, require
 from models.streams import Streams, derive_seed
 
-# A generation is flat if all its proxies have the same fitness and do not solve the task. The strategy cannot rank
-# them.
+# A generation is flat if all its proxies have the same fitness and do not solve the task.
 RESTART_EVERY = 5  # number of consecutive flat generations after which a search starts from another mean
 FLAT_LIMIT = 20  # number of consecutive flat generations after which a search ends
 
 
 class EvolutionStrategy(Stateful, pl.Callback):
-    """Searches for a proxy (a learned environment or reward): an evolution strategy moves the mean of a proxy module.
-    An epoch is a generation.
+    """The callback that searches for a proxy (a learned environment or reward) by an evolution strategy, which moves
+    the mean of a proxy module. An epoch is a generation.
 
     Before each epoch, the callback samples noise and sets ``module.population [P, D]``: P proxies near the mean with D
     parameters each. The module trains and tests fresh agents on them. After this evaluation, the callback reads
@@ -48,8 +47,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
     saved = ("generation", "flat_generations", "restarts", "archive")
 
     def __init__(self, seed: int = 0, config: SearchConfig | None = None, **settings: Any):
-        self.config = SearchConfig(**convert_values(settings, flags_of(SearchConfig()))) if config is None else config
-        self.seed = seed
+        if config is None:
+            config = SearchConfig(**convert_values(settings, flags_of(SearchConfig())))
+        self.config, self.seed = config, seed
         self.strategy: Any = None  # a `Strategy`, created in `start`, because it needs the number of parameters
         self.archive = Archive(self.config.keep_best)
         self.noise = torch.zeros(0)  # noise of the current generation, [rows, K]
@@ -63,8 +63,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
-        """Create the strategy at the searched parameters ``mean [K]``. It has the settings of ``generation`` (from 1),
-        which change in the search's second phase. ``noise_std`` is doubled for every restart so far."""
+        """Begin the search, or begin it again, at the ``mean [K]`` of the searched parameters: create the strategy. It
+        has the settings of ``generation`` (from 1), which change in the search's second phase. ``noise_std`` is doubled
+        for every restart so far."""
         config = self.config.generation_settings(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
@@ -77,8 +78,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
         return self.strategy.ask(self.noise)
 
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
-        """Move the mean by the ``fitness [P]`` of the last population: higher is better, NaN if agents diverged.
-        ``mean_fitness`` is the fitness of the mean, None if it was not evaluated. Returns measurements for the log."""
+        """Move the mean by the ``fitness [P]`` of the latest population: higher is better, NaN if agents diverged.
+        ``mean_fitness`` is the fitness of the mean, None if it was not evaluated. Return numbers for the log."""
         return self.strategy.tell(self.noise, fitness, mean_fitness)
 
     def state_dict(self) -> dict[str, Any]:
@@ -95,14 +96,15 @@ class EvolutionStrategy(Stateful, pl.Callback):
             self.strategy.load_state_dict(state_dict["strategy"])
 
     def check_fits(self, module: Any) -> None:
-        """Raise StateError if this state belongs to a module with another number of parameters."""
+        """Raise StateError if this callback's state, loaded from a checkpoint, is of a module with another number of
+        parameters than ``module``."""
         check_like(module.search_vector(), self.mean, "mean")
         for entry in self.archive.entries:
             check_like(module.mean.detach()[0], entry.mean, "archive")
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Create the strategy at the module's first mean. In a resumed run the strategy is restored already; then only
-        check that it fits the module, and raise StateError if it does not."""
+        """Begin the search at the module's first mean. In a resumed run, the strategy is restored already; then raise
+        StateError if it does not fit the module."""
         if self.strategy is None:
             module.set_mean(module.first_mean())
             self.start(module.search_vector(), generation=1)
@@ -123,8 +125,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Offer the mean to the archive. Then move it by the fitness of the generation, unless the search ends because
-        the mean solves the task. After every `RESTART_EVERY` successive flat generations, restart the search instead.
-        Raises UserError after `FLAT_LIMIT` successive flat generations, or if the mean is not finite."""
+        the mean solves the task. In a flat generation, all proxies have the same fitness, and cannot be ranked. After
+        every `RESTART_EVERY` flat generations in a row, restart the search instead. Raises UserError after `FLAT_LIMIT`
+        of them in a row, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
@@ -148,7 +151,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
             self._restart(module, problem)
         else:
             metrics = self.tell(module.selection_fitness, module.mean_fitness)
-            module.row |= {f"search/{name}": torch.tensor([value]) for name, value in metrics.items()}
+            module.row |= {f"search/{name}": torch.tensor([number]) for name, number in metrics.items()}
         module.set_mean(module.proxies(self.mean))
         if not self.mean.isfinite().all():
             raise UserError(
@@ -162,8 +165,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
         if module.mean_fitness is None:
             return
         archive = self.archive
-        settings_of = self.config.generation_settings
-        test_limit = settings_of(self.generation).test_limit  # the limit can change between generations
+        settings_of = self.config.generation_settings  # generation -> its settings, such as the time limit of tests
+        test_limit = settings_of(self.generation).test_limit
         comparable = [entry for entry in archive.entries if settings_of(entry.generation).test_limit == test_limit]
         if len(comparable) < len(archive.entries):
             archive.entries = comparable
@@ -172,7 +175,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
 
     def _restart(self, module: Any, problem: str) -> None:
         """Restart the search with twice the noise, from a new random mean or, if ``start_from`` is set, from the
-        current mean. Print a note that begins with the ``problem``."""
+        current mean. Print a note that begins with ``problem``, the text about the reason."""
         self.restarts += 1  # `start` doubles the noise for each restart
         mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:

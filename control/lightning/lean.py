@@ -29,12 +29,12 @@ _STUBS_OF_NUMBA: dict[str, dict[str, Any]] = {"scipy.linalg": {}, "scipy.linalg.
 
 
 @contextlib.contextmanager
-def _stub_modules(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """Context manager that replaces modules by stubs, unless they are imported already. ``values_by_module`` is module
-    -> name -> value, for the names in the stubs."""
-    stubs = {name: ModuleType(name) for name in values_by_module if name not in sys.modules}
+def _stub_modules(contents: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Context manager in which imports of slow modules get stubs, unless the modules are imported already. A stub has
+    only the names that the importing code uses: ``contents`` is module -> name -> object."""
+    stubs = {name: ModuleType(name) for name in contents if name not in sys.modules}
     for name, stub in stubs.items():
-        vars(stub).update(values_by_module[name])
+        vars(stub).update(contents[name])
     sys.modules.update(stubs)
     try:
         yield
@@ -44,16 +44,16 @@ def _stub_modules(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]
 
 
 def load() -> None:
-    """Import Lightning, unless it is imported already. If torchvision is installed, there are no stubs, because it
-    needs the modules themselves."""
+    """Import Lightning, unless it is imported already, without slow modules that runs do not need (`_STUBS`)."""
     if "pytorch_lightning" not in sys.modules:
-        with _stub_modules({} if importlib.util.find_spec("torchvision") else _STUBS):
+        has_torchvision = importlib.util.find_spec("torchvision") is not None  # it needs the modules themselves
+        with _stub_modules({} if has_torchvision else _STUBS):
             importlib.import_module("pytorch_lightning")
 
 
 def load_numba() -> None:
-    """Import Numba and prepare it to load machine code, unless it is imported already. Call this before `gc.freeze`, so
-    that later garbage collections do not visit all of Numba's objects."""
+    """Import Numba without scipy, unless it is imported already, and prepare it to load machine code. Call this before
+    `gc.freeze`, so that later garbage collections do not visit all of Numba's objects."""
     if "numba" not in sys.modules:
         with _stub_modules(_STUBS_OF_NUMBA):
             from numba.core.registry import cpu_target

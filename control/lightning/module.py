@@ -21,9 +21,9 @@ from models.state import Stateful, check_like
 
 
 class EpochOptimizer(LeanOptimizer):
-    """An optimizer without weights, with one step per epoch, so that Lightning's ``global_step`` counts epochs. The
-    step calls the closure, which trains the epoch: a step through Lightning takes as long as a small update.
-    `LearningRateMonitor` reads a copy of the agents' learning rate here."""
+    """An optimizer without weights. Its only step in an epoch calls the closure, which trains the whole epoch, because
+    a step through Lightning takes as long as a small update. So Lightning's ``global_step`` counts epochs. Its learning
+    rate is a copy of the agents' rate for `LearningRateMonitor`."""
 
     def __init__(self) -> None:
         super().__init__([torch.zeros(1)], {"lr": 0.0})  # torch requires a parameter; it is never changed
@@ -34,7 +34,7 @@ class EpochOptimizer(LeanOptimizer):
 
 
 class RunModule(pl.LightningModule, Stateful, ABC):
-    """A run that trains M members, which are independent learners. It works with any Lightning trainer.
+    """The base class of LightningModules of this project: a run that trains M members, which are independent learners.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
     `train_epoch`, and sets ``epoch`` and a new ``row`` there: the measurements of the epoch, ``{tag: [M]}``, NaN for
@@ -56,8 +56,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
         self.settings = settings
-        # A seed for each member.
-        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))
+        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))  # one of each member
         self.epochs = settings.epochs  # number of epochs of the run; None for no limit
         self.total_steps = settings.total_steps  # environment steps of each member in the run; None for no limit
         self.row: dict[str, Tensor] = {}  # measurements of the current epoch, {tag: [M]}
@@ -90,7 +89,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
 
     @abstractmethod
     def score(self) -> float | None:
-        """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
+        """Return the score by which best.ckpt is chosen (higher is better), or None if this epoch has no evaluation."""
 
     def confirmed_score(self) -> float | None:
         """Return the mean of the `score` and of a second evaluation, if the module makes one. Called if the score is
@@ -98,9 +97,10 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         return self.score()
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each tag of `row` over members whose number is finite. Tags without any are left out."""
-        finite = {tag: values[values.isfinite()].tolist() for tag, values in self.row.items()}
-        return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
+        """Return the mean of each measurement in `row` over the members with a finite number, ``{tag: mean}``. Tags
+        without a finite number are left out."""
+        finite = {tag: column[column.isfinite()].tolist() for tag, column in self.row.items()}  # tag -> numbers
+        return {tag: math.fsum(numbers) / len(numbers) for tag, numbers in finite.items() if numbers}
 
     def stop_reason(self) -> str:
         """Return the reason for ending the run with this epoch; empty if it continues."""
@@ -111,14 +111,14 @@ class RunModule(pl.LightningModule, Stateful, ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, str]:
-        """Return this epoch's row of the printed table: the text of each column."""
+        """Return this epoch's row of the printed table, heading of a column -> text."""
 
     def histograms(self) -> dict[str, Tensor]:
         """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""
         return {}
 
     def open_boards(self, folder: Path) -> None:
-        """Open TensorBoard's event files in ``folder``, or in its folders ``seed_N`` if there are several members."""
+        """Open TensorBoard's event files in ``folder``, or in its subfolders ``seed_N`` if there are several seeds."""
         for seed, steps in zip(self.seeds, self.env_steps.tolist(), strict=True):
             board = Board(folder if len(self.seeds) == 1 else folder / f"seed_{seed}", steps)
             board.add_settings(self.settings, seed, steps)
@@ -126,12 +126,12 @@ class RunModule(pl.LightningModule, Stateful, ABC):
             self.boards.append(board)
 
     def show_image(self, tag: str, path: Path) -> None:
-        """Add a picture or GIF of the first member to TensorBoard, if the run has it."""
+        """Add the picture or GIF ``path`` of the first member to TensorBoard, if the run uses it."""
         for board in self.boards[:1]:
             board.add_image(tag, path, int(self.env_steps[0]))
 
     def show_text(self, tag: str, text: str) -> None:
-        """Add a text about all members to TensorBoard, beside the first member, if the run has it."""
+        """Add a text about all members to TensorBoard's files of the first member, if the run uses TensorBoard."""
         for board in self.boards[:1]:
             board.writer.add_text(tag, text, int(self.env_steps[0]))
 
@@ -149,7 +149,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         """Train an epoch. Set ``epoch`` and ``row``, and advance the counters ``env_steps`` and ``gradient_steps``."""
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch in a step of the `EpochOptimizer`, so that Lightning counts it."""
+        """Train an epoch (`train_epoch`) as one step of the `EpochOptimizer`, so that Lightning counts it."""
         optimizers = self.optimizers()
         epoch_optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
         epoch_optimizer.step(closure=self.train_epoch)  # type: ignore[union-attr]
@@ -167,14 +167,14 @@ class RunModule(pl.LightningModule, Stateful, ABC):
             self.trainer.should_stop = True
 
     def on_train_epoch_end(self) -> None:
-        """Stop the trainer if training is complete, and give the `means` to all loggers and, if ``log_all``, to
-        Lightning's callbacks."""
+        """Stop the trainer if training is complete. Log the `means` to all loggers and, if ``log_all``, for Lightning's
+        callbacks."""
         if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
         means = self.means()
         for tag, mean in means.items():
             if self.log_all and tag not in SCORES:  # scores are logged by the evaluation
-                self.log(tag, mean, logger=False, batch_size=1)  # so that callbacks can read it
+                self.log(tag, mean, logger=False, batch_size=1)  # for callbacks
         steps = float(self.env_steps.double().mean())
         counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
         for logger in self.loggers:
@@ -194,8 +194,8 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         checkpoint[OURS] = header | self.run_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore this program's part of a checkpoint, unless `restore` has done it already. Raises CheckpointError for
-        a checkpoint of another agent or environment."""
+        """Restore this program's part of a checkpoint that Lightning loads, unless `restore` has done it before. Raises
+        CheckpointError for a checkpoint of another agent or environment."""
         state, run = checkpoint[OURS], self.settings.run
         saved = f"{state['settings']['implementation']} on {state['settings']['gamename']}"
         expected = f"{run.implementation} on {run.gamename}"
@@ -205,7 +205,8 @@ class RunModule(pl.LightningModule, Stateful, ABC):
             self.load_run_state(state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore a checkpoint without Lightning. If this raises CheckpointError, discard the half-restored module."""
+        """Restore all state in a checkpoint, before Lightning does, so that errors come early. After a CheckpointError,
+        this module is unusable, because it may be restored in part."""
         content = checkpoint.content
         with checked_content(checkpoint.path):
             self.load_state_dict(check_like(self.state_dict(), content["state_dict"], "state_dict"))

@@ -3,7 +3,6 @@
 The callback `EvolutionStrategy` runs the outer loop. If the trainer does not have this callback, the module adds it.
 """
 
-import functools
 import math
 import time
 from collections.abc import Sequence
@@ -37,8 +36,9 @@ from understudy.kinds import KINDS
 
 
 class ProxyModule(RunModule):
-    """Trains fresh agents on each proxy (learned environment or reward) of a population, and tests them on the real
-    environment (`train_epoch`). The test returns become the population's fitness (`validation_step`).
+    """The LightningModule of a search. In an epoch (a generation), it trains fresh agents on each proxy (learned
+    environment or reward) of a population, and tests them on the real environment (`train_epoch`). The test returns
+    become the population's fitness (`validation_step`).
 
     The only parameter is the search distribution's mean, ``[1, D]``. The callback `EvolutionStrategy` sets
     ``population [P, D]`` before an epoch. After the epoch it reads ``fitness [P]``, ``mean_fitness``, and
@@ -78,15 +78,15 @@ class ProxyModule(RunModule):
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Compute a step or a reward with the mean's networks (`envs.make.ProxyFactory.forward`)."""
+        """Compute a step or a reward with the networks of the mean. Subclasses describe inputs and result."""
         return self.factory.forward(self.mean.detach(), *inputs, **options)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         return self(*batch)
 
     def save(self, path: str | Path, **description: Any) -> None:
-        """Write the mean to a safetensors file that `understudy.load` opens. ``description`` has further entries of the
-        description in the file, which must be plain data."""
+        """Write the mean to the safetensors file ``path``, which `understudy.load` opens. ``description`` has further
+        plain data for the description in the file, such as ``scores={...}``."""
         mean, game = self.mean.detach()[0], self.settings.run.gamename
         description = {"settings": as_dict(self.settings)} | description
         files.save(path, mean, config=self.config, spaces=self.factory.spaces, game=game, description=description)
@@ -95,23 +95,20 @@ class ProxyModule(RunModule):
         """Return the parameters ``[K]`` of the mean that a search changes, out of all D."""
         return self.factory.searched_part(self.mean.detach()[0])
 
-    def proxies(self, points: Tensor) -> Tensor:
-        """Return all parameters ``[..., D]`` of proxies from the parameters that the search changes, ``points
-        [..., K]``. The other parameters are copied from the mean."""
-        return self.factory.with_searched_part(points, self.mean.detach()[0])
+    def proxies(self, searched: Tensor) -> Tensor:
+        """Complete the parameters that the search changes, ``searched [..., K]``, to all parameters ``[..., D]`` of
+        proxies. The other parameters are copied from the mean."""
+        return self.factory.with_searched_part(searched, self.mean.detach()[0])
 
     def set_mean(self, mean: Tensor) -> None:
-        """Replace the mean by ``mean [D]``."""
+        """Replace the mean by a copy of ``mean [D]``."""
         self.mean.data = mean[None].clone()
 
     def first_mean(self) -> Tensor:
-        """Return the proxy from which a search starts, ``[D]``. The choice may train agents, whose steps are
-        counted."""
-        seed = self.settings.run.seed
-        train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
-        return InitialSearch(
-            self.config, self.factory, seed, self.num_implementations, train, self.count_real_steps
-        ).mean()
+        """Return the parameters ``[D]`` of the proxy from which a search starts. The choice may train agents, whose
+        steps are counted."""
+        seed, count = self.settings.run.seed, self.num_implementations
+        return InitialSearch(self.config, self.factory, seed, count, self._train_fresh, self.count_real_steps).mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the parameters ``[K]`` that a search changes, of a random initial proxy."""
@@ -124,9 +121,8 @@ class ProxyModule(RunModule):
 
     def population_solves(self) -> bool:
         """Return whether the population of this generation solves the task: both the average return of its agents and
-        its average fitness, which may contain more than the return, reach ``solved_reward``. Return False if tests do
-        not have the final time limit yet. Otherwise, if all agents diverged, there is no average and the result is
-        True."""
+        its average fitness, which may contain more than the return, reach ``solved_reward``. False if tests do not have
+        the final time limit yet. Otherwise True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False
@@ -135,7 +131,8 @@ class ProxyModule(RunModule):
         return math.isnan(lowest) or lowest >= solved  # NaN: all agents diverged
 
     def train_epoch(self) -> None:
-        """Train and test the agents of a generation, and set ``row`` to its speed and times."""
+        """Train and test the agents of a generation: of the population and, in some generations, of the mean. Set
+        ``row`` to speed and times, and ``outcome`` to the results."""
         self.epoch = self.current_epoch + 1
         config = self.config.generation_settings(self.epoch)
         mean: Tensor | None = None  # the mean, if this generation evaluates it
@@ -147,8 +144,7 @@ class ProxyModule(RunModule):
             self.population, mean, config, seed, self.num_implementations, self.epoch, name
         )
         start = time.perf_counter()
-        by_target = config.scored_by == "target"
-        self.outcome = self._train_fresh(proxies, seeds, by_target=by_target, inner_steps=config.inner_steps)
+        self.outcome = self._train_fresh(proxies, seeds)
         seconds = time.perf_counter() - start
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,
@@ -158,8 +154,8 @@ class ProxyModule(RunModule):
         }
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Compute the fitness of the population, and the fitness of the mean if agents trained on it. Add metrics to
-        ``row``."""
+        """Compute the fitness of the population from the tests in `train_epoch`, and the fitness of the mean if agents
+        trained on it. Add metrics to ``row``."""
         outcome = self.outcome
         if outcome is None:  # a trainer may try a validation before the first epoch
             return
@@ -187,10 +183,9 @@ class ProxyModule(RunModule):
         self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
 
     def _evaluate_mean(self, scores: Tensor, returns: Tensor) -> dict[str, Tensor]:
-        """Evaluate the search distribution's mean by the N agents that trained on it. ``scores [N]`` are their
-        objectives, ``returns [N]`` are their mean test returns. Set ``mean_fitness``, ``mean_return`` and, if there are
-        several implementations, ``return_by_agent``. In the first generation, also set ``first_scores``. Return the
-        metrics (tag -> scalar tensor)."""
+        """Evaluate the search's mean by the N agents that trained on it. ``scores [N]`` are their objectives, ``returns
+        [N]`` their mean test returns. Set ``mean_fitness`` and ``mean_return``, for several implementations
+        ``return_by_agent``, and in the first generation ``first_scores``. Return metrics, tag -> scalar tensor."""
         metrics = {MEAN_RETURN: returns.nanmean()}
         self.mean_fitness = float(scores.nanmean())
         if self.epoch == 1:
@@ -200,10 +195,10 @@ class ProxyModule(RunModule):
             self.return_by_agent = implementation_means(self.agents, range(len(returns)), returns)
         self.mean_return = -math.inf
         if self.has_final_test_limit():
-            # NaN, if all agents diverged, becomes -inf, because `max` returns the first number if the second is NaN.
-            self.mean_return = max(-math.inf, float(returns.nanmean()))
-            if (solved := self.config.solved_reward) is not None:
-                metrics["search/center_solved"] = (returns >= solved).float().mean()
+            if not returns.isnan().all():
+                self.mean_return = float(returns.nanmean())
+            if self.config.solved_reward is not None:
+                metrics["search/center_solved"] = (returns >= self.config.solved_reward).float().mean()
         return metrics
 
     def has_final_test_limit(self) -> bool:
@@ -212,22 +207,24 @@ class ProxyModule(RunModule):
         return self.config.generation_settings(self.epoch).test_limit == self.config.test_limit
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
-        """Return the ``mean [D]`` before a generation, with new initial states if the settings require them."""
+        """Return the ``mean [D]`` for a generation, with new initial states if the settings require them."""
         return add_visited_states(mean, self.factory, self.settings.run.seed, generation, self.count_real_steps)
 
     def count_real_steps(self, steps: int) -> None:
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
-        """Return the seeds of ``count`` fresh agents, which depend on ``name``. The implementations of the agents
+        """Return the seeds of ``count`` fresh agents for the purpose ``name``, such as "report". Their implementations
         alternate."""
         return fresh_seeds(self.settings.run.seed, name, count, self.num_implementations)
 
-    def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
-        """Train and test fresh agents of ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
-        time limit of the current generation. ``changes`` are settings of the inner loop."""
-        limit = self.config.generation_settings(max(self.epoch, 1)).test_limit
-        outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
+    def _train_fresh(self, proxies: Tensor, seeds: list[int]) -> Outcome:
+        """Train and test fresh agents with ``seeds [N]`` on ``proxies [N, D]``, with the settings of the current
+        generation, and count their steps."""
+        config = self.config.generation_settings(max(self.epoch, 1))  # the epoch is 0 while the first mean is chosen
+        changes = {"test_limit": config.test_limit, "inner_steps": config.inner_steps}
+        by_target = config.scored_by == "target"
+        outcome = self.workers.run(proxies, seeds, watch=self.watch, by_target=by_target, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
         self.count_real_steps(outcome.test_steps)
         return outcome
@@ -254,22 +251,24 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def columns(self) -> dict[str, str]:
-        """Return the printed columns (heading -> text): the training steps of all agents, the average and the highest
-        fitness of the population, the return of agents on the mean, the number of diverged proxies, and the real steps.
-        Columns about the mean are left out if it was not evaluated."""
-        values = self.means()
-        labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
+        """Return the printed row of the generation, heading -> text: the training steps of all agents, the average and
+        the highest fitness of the population, the return of agents on the mean, the number of diverged proxies, and the
+        real steps. Columns about the mean are left out if it was not evaluated."""
+        means = self.means()
         columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}
-        columns |= {name: f"{values[tag]:.1f}" for name, tag in labels.items() if tag in values}
-        if MEAN_RETURN in values:
+        for heading, tag in (("fitness", FITNESS), ("best", BEST_FITNESS), ("mean", MEAN_RETURN)):
+            if tag in means:
+                columns[heading] = f"{means[tag]:.1f}"
+        if MEAN_RETURN in means:
             columns |= {name: f"{score:.1f}" for name, score in self.return_by_agent.items()}
-        if num_failed := int((~self.fitness.isfinite()).sum()):
-            columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
+        num_diverged = int((~self.fitness.isfinite()).sum())
+        if num_diverged:
+            columns["diverged"] = f"{num_diverged} of {len(self.fitness)}"
         return columns | {self.real_label: f"{self.real_steps:10,}"}
 
     def histograms(self) -> dict[str, Tensor]:
-        split = self.factory.parameters.split(self.mean.detach())
-        return {f"weights/{name}": part[0] for name, part in split.items()}
+        weights_by_network = self.factory.parameters.split(self.mean.detach())  # network -> [1, its weights]
+        return {f"weights/{name}": weights[0] for name, weights in weights_by_network.items()}
 
     def close(self) -> None:
         super().close()
@@ -314,12 +313,11 @@ class RewardNetworkModule(ProxyModule):
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
-    """Build the module of a search from ``settings``, and start its workers. The default for ``module_class`` is
-    `SyntheticEnvironmentModule` or `RewardNetworkModule`, by the kind of proxy.
+    """Build the module of a search for a learned environment or reward, and start its workers. Raises SettingError if
+    settings, agents and environment do not fit together. By default, the kind of proxy determines ``module_class``.
 
     The module gets a copy of the settings with two changes: ``checkpoint_every`` is 1 unless the user chose it, and
-    ``compiled`` says whether agents train in machine code. Raises SettingError if settings, agents and environment do
-    not fit together.
+    ``compiled`` says whether agents train in machine code.
     """
     run = settings.run
     if "checkpoint_every" not in settings.explicit_names:  # a generation takes long, so a checkpoint follows each
@@ -336,7 +334,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     inner_loop = InnerLoop(search, run.agent, settings.agent, run.gamename)
     compiled = decide_compiled(settings, inner_loop.runs_compiled)
     settings = settings.replace(compiled=compiled)
-    job = (settings.proxy, run.agent, settings.agent, run.gamename)
+    job = (settings.proxy, run.agent, settings.agent, run.gamename)  # arguments of `InnerLoop` in the workers
     workers = make_workers(job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:
         # ``used_by`` is the name of a Gymnasium wrapper, which only learned rewards have.
@@ -346,8 +344,8 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
 
 
 def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
-    """Raise SettingError if the agents of a proxy cannot be divided equally among the implementations in ``agent``,
-    such as "PPO,DDQN". If all agents of a generation have the same implementation, no division is necessary."""
+    """Raise SettingError if the agents of a proxy cannot be divided equally among the algorithms in ``agent``, such as
+    "PPO,DDQN". This is necessary if they alternate within a generation, and all proxies get the same agents."""
     if not search.common_random_numbers or search.agents_take_turns != "seeds":
         return
     num_implementations = len(parse_agents(agent))
@@ -360,13 +358,14 @@ def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
 
 
 def _check_start(search: SearchConfig, factory: ProxyFactory) -> None:
-    """Raise SettingError if a search cannot begin at ``start_from``. This check precedes the writing of files."""
-    start = search.start_from
+    """Raise SettingError if a search cannot begin at the proxy or policy ``search.start_from``, before any file is
+    written."""
+    start, preset = search.start_from, getattr(search, "preset", "")
     if start is None:
         factory.check_start()
     elif is_teacher(start):
         teacher(start, factory.game, factory.spaces, wants_values=factory.check_policy(start))
-    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
+    elif preset in CLONES:  # presets that imitate a policy
         raise SettingError(
             f"start_from is {start!r}, which is no policy; allowed with preset {preset}: an agent's run or checkpoint, "
             "or module:function",

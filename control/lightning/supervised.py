@@ -29,7 +29,8 @@ _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
 
 class SupervisedModule(SyntheticEnvironmentModule):
-    """A synthetic environment whose networks are fitted to transitions of the real environment (`Fit`), not evolved.
+    """The LightningModule of a synthetic environment whose networks are fitted to transitions of the real environment
+    (`Fit`), not evolved.
 
     ``fit_updates`` updates are divided equally between ``generations`` epochs. ``mean`` has the weights of each network
     with its lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
@@ -74,7 +75,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.fit = Fit(self.networks, self.learned)
 
     def train_epoch(self) -> None:
-        """Make the updates of an epoch, and set ``row`` to their mean losses."""
+        """Make the updates of an epoch, and set ``row`` to the mean loss of each network."""
         start = time.perf_counter()
         self.epoch = self.current_epoch + 1
         config = self.settings.proxy
@@ -98,14 +99,15 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.row |= {SPEED: torch.tensor([rate]), LEARNING_RATE: torch.tensor(schedule.get_last_lr())}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Copy the weights of networks into the mean if their held-out loss is their lowest loss so far. Set ``errors``
-        and ``mean_fitness`` (minus the sum of the lowest losses), and offer the mean to the archive."""
+        """Measure the losses on held-out transitions. Copy the weights of each network whose loss is its lowest so far
+        into the mean. Set ``errors`` and ``mean_fitness`` (minus the sum of the lowest losses), and offer the mean to
+        the archive."""
         if self.trainer.sanity_checking:
             return
         mean = self.mean.detach()
         new_weights = self.fit.convert_to_raw_units(self.weights.detach())
         new_errors = self.fit.errors(new_weights, self.held_out)
-        # [networks], in the order of `PARTS`
+        # The loss of each network, in the order of `PARTS`.
         losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])
         # Name of a network -> view of its weights. A copy into a view in ``mean_networks`` changes the mean.
         mean_networks, new_networks = self.networks.split(mean), self.networks.split(new_weights)
@@ -121,17 +123,13 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 
     def columns(self) -> dict[str, str]:
-        labels = {"state": "obs_loss", "reward": "reward_loss", "end": "termination_loss"}
-        labels |= {"missed": "ends_missed", "false": "ends_false", "rollout": "rollout_error"}
-        return {label: f"{self.errors[name]:.2g}" for label, name in labels.items()}
+        names = {"state": "obs_loss", "reward": "reward_loss", "end": "termination_loss"}  # heading -> name of an error
+        names |= {"missed": "ends_missed", "false": "ends_false", "rollout": "rollout_error"}
+        return {heading: f"{self.errors[name]:.2g}" for heading, name in names.items()}
 
     def fitted_to(self) -> dict[str, Any]:
-        """Return a description of the fit:
-
-        - ``transitions``, ``transitions_from``: these settings, the number and the source of the transitions;
-        - ``gradient_steps``: the number of updates;
-        - ``held_out``: the mean's errors on held-out transitions.
-        """
+        """Describe the fit: number (``transitions``) and source (``transitions_from``) of the transitions, number of
+        updates (``gradient_steps``), and errors on held-out transitions (``held_out``)."""
         source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
         return source | {"gradient_steps": self.gradient_steps, "held_out": self.errors}
 
@@ -145,10 +143,9 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
-    """Return ``loop.config.transitions`` transitions of the real environment. Half of them are from each of two agents
-    that learn there, of the first implementation in ``loop.implementations``. If ``transitions_from`` is "random", the
-    agents act at random instead. ``seed`` determines the agents. Raises SettingError for an implementation without a
-    replay buffer."""
+    """Record ``loop.config.transitions`` transitions of the real environment: of two agents of the first algorithm of
+    ``loop``, which learn there or, if ``transitions_from`` is "random", act at random. ``seed`` determines the agents.
+    Raises SettingError for an algorithm without a replay buffer."""
     loop = loop.for_implementation(loop.implementations[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
         raise SettingError(
@@ -173,21 +170,23 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
         step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])  # None: on the real environment
         loop.train_to_end(step_loop)
         transitions.append(_replayed_transitions(step_loop.agent))
-    columns = [torch.cat(tensors) for tensors in zip(*transitions, strict=True)]
-    return Transitions(*columns).select(torch.arange(config.transitions))  # without the surplus of rounding up
+    fields = [torch.cat(tensors) for tensors in zip(*transitions, strict=True)]
+    return Transitions(*fields).select(torch.arange(config.transitions))  # without the surplus of rounding up
 
 
 def _replayed_transitions(agent: Any) -> Transitions:
-    """Return the transitions in the replay buffer of ``agent``: M members, with E environments each, and T steps in
-    each environment. Their shape is ``[M E T, ...]``, one environment after another."""
-    rows = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
-    discrete = isinstance(agent.spaces.actions, Discrete)
+    """Return the transitions in the replay buffer of ``agent``, which has M members, E environments of each, and T
+    steps of each environment. Their shape is ``[M E T, ...]``, so that the steps of an episode are adjacent."""
+    buffer = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
+    is_discrete = isinstance(agent.spaces.actions, Discrete)
     if isinstance(agent, TwinCriticAgent):  # actions are vectors: one-hot if discrete, else scaled to [-1, 1]
-        vector = rows["action"]
-        rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
-    elif discrete:
-        rows["action"] = rows["action"].long()
-    rows["terminated"] = (rows["discount"] == 0).float()
-    columns = [rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields]  # [T, E, M, ...] each
-    # One environment after another, so that the steps of an episode are adjacent: [M E T, ...].
-    return Transitions(*(column.transpose(0, 2).flatten(0, 2) for column in columns))
+        vector = buffer["action"]
+        buffer["action"] = vector.argmax(-1) if is_discrete else agent.centre + agent.half_range * vector
+    elif is_discrete:
+        buffer["action"] = buffer["action"].long()
+    buffer["terminated"] = (buffer["discount"] == 0).float()
+    fields: list[Tensor] = []
+    for name in Transitions._fields:
+        by_step = buffer[name].unflatten(0, (-1, agent.envs))  # [T, E, M, ...]
+        fields.append(by_step.transpose(0, 2).flatten(0, 2))  # [M E T, ...]
+    return Transitions(*fields)

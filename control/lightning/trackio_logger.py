@@ -6,7 +6,7 @@ from pytorch_lightning.loggers import Logger
 
 
 class TrackioLogger(Logger):
-    """Logs metrics to the run ``name`` in a ``project`` of Trackio. The run is new unless ``resume``."""
+    """Logs metrics to the run ``name`` in the ``project`` of Trackio: an existing run if ``resume``, else a new one."""
 
     name, version = "trackio", ""
 

@@ -26,8 +26,9 @@ from models.state import StateError, check_like
 
 
 def build_loop(settings: Settings, for_training: bool = True) -> Loop:
-    """Build the loop of a run, with its agents and open environments. Without ``for_training``, load no machine code.
-    Raises SettingError if the agent does not fit the environment, the machine, or the goals in ``settings.command``."""
+    """Build the training loop of a run, with its agents and open environments. If not ``for_training``, as for
+    evaluations, agents stay in torch. Raises SettingError if the agent does not fit the environment, the machine, or
+    the goals in ``settings.command``."""
     run = settings.run
     spaces = spaces_of(run.gamename)
     check_accelerator(run)
@@ -52,13 +53,13 @@ def _use_machine_code(loop: StepGroups, threads: int) -> bool:
     """Let the agents of ``loop`` train in machine code, in ``threads`` threads, if they can. Return whether all do."""
     from control.loops.compiled_agent import use_machine_code  # imports Numba
 
-    # A list, so that every group is changed. With a generator, `all` would end at the first False.
-    return all([use_machine_code(group, threads) for group in loop.groups])
+    return all([use_machine_code(group, threads) for group in loop.groups])  # a list, so that no group is skipped
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
     """Load the weights of a checkpoint into ``agents``, and nothing else. Raises CheckpointError if shapes differ."""
-    module = nn.ModuleDict({"agents": nn.ModuleList(agents)})  # gives parameters the same names as `AgentModule`
+    # Gives parameters the names that they have in checkpoints of `AgentModule`, such as "agents.0.flat_parameters".
+    module = nn.ModuleDict({"agents": nn.ModuleList(agents)})
     try:
         module.load_state_dict(check_like(module.state_dict(), checkpoint.content["state_dict"]))
     except StateError as error:
@@ -70,8 +71,8 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
-    """Raise SettingError if an agent of class ``agent_type`` cannot play the game of ``run``, which has these
-    ``spaces``. ``inner_agent`` is the name of the agent if it trains on a learned environment or reward, else ""."""
+    """Raise SettingError if an agent of class ``agent_type`` cannot play the run's game, which has these ``spaces``.
+    ``inner_agent`` is the name of the agent if it trains on a learned environment or reward, else ""."""
     mismatch = _mismatch(agent_type, spaces, inner_agent or run.implementation)
     if not mismatch:
         return
@@ -84,8 +85,8 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
 
 
 def _mismatch(agent_type: type[Agent], spaces: Spaces, name: str) -> str:
-    """Return "" if agents of class ``agent_type``, called ``name``, can play in ``spaces``. Otherwise return the end
-    of an error: the unsuitable property of the spaces, and the actions or observations that agents take."""
+    """Return why agents of class ``agent_type``, called ``name``, cannot play in ``spaces``, such as "whose actions are
+    continuous; DDQN takes discrete actions". It is empty if they can."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
         return f"whose actions are {type(spaces.actions).__name__.lower()}; {name} takes {supported} actions"
@@ -97,8 +98,8 @@ def _mismatch(agent_type: type[Agent], spaces: Spaces, name: str) -> str:
 
 
 def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
-    """Return a copy of ``settings`` with the ``missing_features`` of an environment with these ``spaces``: "images",
-    and "discrete actions" or "continuous actions". Some settings have no effect without such a feature."""
+    """Return a copy of ``settings`` with the ``missing_features`` of an environment with these ``spaces``, such as
+    ``{"images", "continuous actions"}``. Without these features, some settings have no effect."""
     missing_features = {"continuous actions" if isinstance(spaces.actions, Discrete) else "discrete actions"}
     if not spaces.is_image:
         missing_features.add("images")
@@ -108,13 +109,12 @@ def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
 def adapt_to_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
     """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``. Raises SettingError if
     the user changed a setting that has an effect in other environments, but not here. ``reasons`` are further settings
-    without effect in this environment, ``{setting: reason}``."""
+    without effect in this environment, setting -> reason."""
     settings_here = with_missing_features(settings, spaces)
     reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
     for name in sorted(settings.explicit_names & ineffective_only_here):
-        is_changed = as_dict(settings)[name] != default_settings(settings)[name]
-        if is_changed:
+        if as_dict(settings)[name] != default_settings(settings)[name]:
             raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {reasons_here[name]}", name)
     return settings_here
 
@@ -129,19 +129,18 @@ def check_accelerator(run: RunConfig) -> None:
 
 
 def has_machine_code(settings: Settings) -> bool:
-    """Return whether some of the agents have machine code. Some settings of these agents may still need torch."""
+    """Return whether an agent of the run can train in machine code, at least with some values of its settings."""
     run = settings.run
     names = [run.implementation] if settings.proxy is None else parse_agents(run.agent)
     return any(family(name).has_machine_code for name in names)
 
 
 def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> bool:
-    """Return whether agents train in machine code. They do if the setting ``compiled`` is on, they have machine code,
-    and ``is_supported()``, which is called only then, returns True.
+    """Decide whether agents train in machine code: the setting ``compiled`` is on, Numba is installed, they have
+    machine code, and ``is_supported()``, called only then, says that it supports their settings.
 
-    Raises SettingError if machine code is impossible, but the user, or the run to resume, switched ``compiled`` on. A
-    note is printed if Numba is missing, or if machine code cannot be cached.
-    """
+    Prints a note if Numba is missing, or if machine code cannot be cached. Raises SettingError if machine code is
+    impossible, but the user, or the run to resume, switched ``compiled`` on."""
     is_explicit = "compiled" in settings.explicit_names  # set by the user or by the run to resume
     if not settings.value("compiled"):
         if has_machine_code(settings) and not HAS_NUMBA and not is_explicit:  # without Numba, the default is off

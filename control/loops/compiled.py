@@ -5,7 +5,7 @@ independent agent with one seed) makes all steps of a block, then the next membe
 in torch. So a member's numbers are equal to the bit for any number of members. The code in torch is the reference:
 tests/test_compiled.py compares the two. Importing this requires Numba.
 
-In shapes, M is the number of members, E of environments of each, T of steps in a block, K of numbers in the state of an
+M is the number of members, E of environments of each, T of steps in a block, K of numbers in the state of an
 environment, O in an observation, A in a continuous action. A map is a deterministic grid world
 (`envs.gridmaps.CellTable`).
 
@@ -62,9 +62,9 @@ AGENT_MODULES: dict[type, Any] = {module.Agent: module for module in (ddqn, ppo,
 
 
 class _CompileListener(event.Listener):  # type: ignore[misc]  # Numba has no types
-    """Lets bars of progress say that functions are compiled. Functions that these call are compiled in between."""
+    """Makes progress bars say that functions are being compiled. Numba calls it at the start and end of each one."""
 
-    _depth = 0  # functions that are being compiled, each called by the one before it
+    _depth = 0  # number of functions that are being compiled, each called by the one before it
 
     def on_start(self, event: Any) -> None:
         self._depth += 1
@@ -85,22 +85,22 @@ event.register("numba:compile", _CompileListener())
 
 
 def begin_step(agent, work, m, obs):  # type: ignore[no-untyped-def]
-    """Stub: prepare the step of member ``m`` in all its environments, for ``obs [E, O]``. Agents that prepare nothing
-    use the stub itself."""
+    """Stub: prepare the step of member ``m`` in all its environments, for ``obs [E, O]``, for example the policy's
+    outputs. Agents that prepare nothing use the stub itself."""
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-    """Stub: return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, for ``obs [O]``
-    in ``state [K]``. A continuous action is written to ``work.continuous_action`` instead."""
+    """Stub: return the exploring discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, for
+    ``obs [O]`` in ``state [K]``. A continuous action is written to ``work.continuous_action`` instead."""
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state [K]`` is the state after the step, and
-    ``done`` says whether the step ended the episode."""
+    """Stub: store step ``t`` of member ``m`` in environment ``e`` for learning, for example in the replay buffer.
+    ``state [K]`` is the state after the step, and ``done`` says whether the step ended the episode."""
 
 
 def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
-    """Stub: make the updates of member ``m`` that are due after step ``t``."""
+    """Stub: make the updates of the weights of member ``m`` that are due after step ``t``."""
 
 
 def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
@@ -109,14 +109,13 @@ def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[n
 
 
 def _implement(stub: Any, implementation: Any, first_type: type, jit_options: Any) -> None:
-    """Let compiled code call ``implementation`` in place of ``stub`` if the first argument is a ``first_type``. It is
-    compiled with the ``jit_options`` of Numba."""
+    """Let compiled code that calls ``stub`` call ``implementation``, if the first argument is a ``first_type``, such as
+    `models.agents.ddqn.compiled.Members`. So it selects the agent's functions. ``jit_options`` are Numba's options."""
 
+    @overload(stub, jit_options=jit_options, strict=False)  # not strict: other names of arguments than the stub
     def find(first_argument: Any, *arguments: Any) -> Any:
         """Return ``implementation`` if the first of these Numba types is ``first_type``, else None."""
         return implementation if first_argument.instance_class is first_type else None
-
-    overload(stub, jit_options=jit_options, strict=False)(find)  # not strict: `find` has other names of arguments
 
 
 for _module in AGENT_MODULES.values():
@@ -149,8 +148,8 @@ class Block(NamedTuple):
 
 
 class Tests(NamedTuple):
-    """At most N tests of M members: E greedy episodes per member after every ``test_every`` steps of training, with the
-    weights at that time. Compiled code overwrites all arrays except ``first_states``."""
+    """At most N tests of M members: E greedy episodes per member after every ``test_every`` steps of training. Compiled
+    code plays them with the current weights, and overwrites all arrays except ``first_states``."""
 
     test_every: int = 0  # 0 if there are no tests; the arrays are then empty
     first_states: Array = np.empty((0, 0, 0, 0))  # [M, N, E, K]
@@ -176,10 +175,11 @@ class EpisodeArrays(NamedTuple):
 
 @kernel
 def _play_test(player, world, tests, n, arrays, first, last):
-    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` in ``world``. Write
-    ``tests.returns[m, n]`` and ``tests.lengths[m, n]`` (`Tests`). Overwrites ``arrays`` (`EpisodeArrays`).
+    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` in ``world``, as
+    `control.loops.rollout.play_episodes` in torch. Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]`` (`Tests`).
+    Overwrites ``arrays`` (`EpisodeArrays`).
 
-    On a map, nothing is random. As soon as an episode visits a cell for the second time, it repeats itself until the
+    On a map (a deterministic grid world), an episode that visits a cell for the second time repeats itself until the
     time limit. So the rest of the episode is looked up in the stored steps, without the player and the world.
     """
     obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.compiled.make_scratch`)
@@ -220,13 +220,13 @@ def _play_test(player, world, tests, n, arrays, first, last):
 
 @kernel
 def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last):
-    """Make the steps of the running members ``first`` to ``last - 1`` in ``world``: to the end of the block or, with
-    ``block.pause``, to the first step that ends an episode. Play the ``tests`` (`Tests`) that are due, as ``player`` in
-    ``test_world``. The module's docstring describes the other arguments.
+    """Train the running members ``first`` to ``last - 1`` of ``agent`` in ``world``, as `StepLoop.step` does in torch:
+    to the end of the ``block`` or, with ``block.pause``, to the first step that ends an episode. Play the ``tests``
+    that are due, as ``player`` (the greedy policy) in ``test_world``.
 
-    Overwrites the arrays of ``block`` (`Block`) and three arguments that are scratch memory: ``phi [E]`` (the potential
-    of each environment's state, for learned rewards), ``scratch`` (`envs.compiled.make_scratch`) and ``arrays``
-    (`EpisodeArrays`).
+    Overwrites the arrays of ``block`` (`Block`) and ``tests`` (`Tests`), and scratch memory: ``work`` (of the agent),
+    ``phi [E]`` (the potential of each environment's state, for learned rewards), ``scratch``
+    (`envs.compiled.make_scratch`) and ``arrays`` (`EpisodeArrays`).
     """
     num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
     uses_phi = world.learned_reward and world.is_potential
@@ -285,9 +285,11 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
 def can_compile_agent(agent: Any) -> bool:
     """Return whether an agent has compiled functions that support its settings."""
     module = AGENT_MODULES.get(type(agent))
-    has_other_parts = any(getattr(agent, name, None) is not None for name in ("curiosity", "action_noise"))
-    if module is None or has_other_parts:
+    if module is None:
         return False
+    for name in ("curiosity", "action_noise"):  # parts without compiled functions
+        if getattr(agent, name, None) is not None:
+            return False
     return not hasattr(module, "can_compile") or bool(module.can_compile(agent))  # most kinds support all settings
 
 
@@ -296,30 +298,33 @@ def can_compile(loop: StepLoop) -> bool:
     return can_compile_agent(loop.agent) and envs.make_world(loop.environment) is not None
 
 
-def make_tests(agent: InnerAgent, real: Environment, seeds: Tensor, test_every: int) -> tuple[envs.World, Tests] | None:
-    """Return the environment ``real`` as a world and the tests of ``agent`` on it, one after every ``test_every`` steps
-    of training. The test episodes start from ``seeds [M, N, E]``. Return None if a compiled function is missing, or if
-    an episode may never end."""
-    player_and_world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
-    return None if player_and_world is None else (player_and_world[1], _new_tests(real, seeds, test_every))
+def make_tests(
+    agent: InnerAgent, real: Environment, seeds: Tensor, test_every: int
+) -> tuple[envs.World, Tests] | tuple[None, None]:
+    """Prepare tests of ``agent`` on the environment ``real`` after every ``test_every`` steps of training. Return the
+    environment in compiled form, and the `Tests`, or twice None if machine code cannot play them. Test n of member m
+    has an episode for each of ``seeds[m, n]``, of ``seeds [M, N, E]``."""
+    player, world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
+    if player is None or world is None:
+        return None, None
+    return world, _new_tests(real, seeds, test_every)
 
 
 def _new_tests(real: Any, seeds: Tensor, test_every: int = 0) -> Tests:
-    """Return N tests per member, which are not played yet, on the environment ``real``: E episodes from ``seeds [M, N,
-    E]`` after every ``test_every`` steps of training (0: at any time)."""
+    """Return N tests of each member, to be played on the environment ``real`` after every ``test_every`` steps of
+    training (0: at any time). Each has E episodes, which start from ``seeds [M, N, E]``."""
     first_states = real.dynamics.initial(seeds).double().contiguous().numpy()
     return Tests(test_every, first_states, np.zeros(seeds.shape, np.float32), np.zeros(seeds.shape, np.int64))
 
 
-def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
-    """Return a greedy policy as a player, and its environment as a world, for compiled code. Return None if a compiled
-    function is missing or if episodes may never end."""
+def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World | None]:
+    """Convert a greedy policy and its environment to the named tuples of arrays that compiled code plays: `Player` of
+    the agent's module, and `World`. One of them is None if a compiled function is missing. Both are None if episodes
+    may never end."""
     module = AGENT_MODULES.get(type(policy.agent)) if isinstance(policy, AgentPolicy) else None
     if module is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
-        return None
-    player = module.make_player(policy)
-    world = envs.make_world(environment, cells_only=module is tabular)
-    return None if player is None or world is None else (player, world)
+        return None, None
+    return module.make_player(policy), envs.make_world(environment, cells_only=module is tabular)
 
 
 def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
@@ -337,20 +342,21 @@ def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> Episod
 
 
 class MachineCode:
-    """Base class of objects that train the agent of a `StepLoop` and play greedy episodes in machine code. Members are
+    """Base class of objects that train the agent of a `StepLoop` in machine code, and play greedy episodes. Members are
     divided between ``threads`` threads, whose number does not change the results."""
 
     def __init__(self, threads: int = 1):
         self.threads = threads
 
     def make_first_step(self, loop: StepLoop) -> None:
-        """Make a training step of the agent in ``loop``, without a change of its environment."""
+        """Make a training step of the agent in ``loop``, so that Numba compiles its functions. Leave the loop's
+        environment unchanged."""
         raise NotImplementedError
 
     def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
         """Compile the functions that training in ``loop`` and episodes on ``evaluation`` need, or load them from the
-        cache, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new agent
-        makes a training step and plays an episode."""
+        cache, so that the first epoch is not slower than the others. Numba compiles a function when it is called, so a
+        new agent makes a training step and plays an episode."""
         agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
         streams = Streams([0] * agent.members)
         self.make_first_step(StepLoop(agent, loop.environment, streams))
@@ -360,21 +366,18 @@ class MachineCode:
     def play(
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
-        """Play E greedy episodes of each of M members from ``seeds [M, E]``, like `play_episodes`. With
-        ``record_actions``, the result has the first member's actions. Return None if a compiled function is missing, or
-        if an episode may never end. Also return None if actions shall be recorded on a map (`envs.CELLS`), because an
-        episode that repeats itself there is not played to its end (`_play_test`)."""
-        player_and_world = _player_and_world(policy, environment)
-        if player_and_world is None:
-            return None
-        player, world = player_and_world
-        if record_actions and world.kind == envs.CELLS:
+        """Play a greedy episode of ``policy`` for each of ``seeds [M, E]``, as `play_episodes` does in torch. With
+        ``record_actions``, the result has the first member's actions. Return None if machine code cannot: a compiled
+        function is missing, an episode may never end, or actions must be recorded on a map, where `_play_test` does not
+        play to the end."""
+        player, world = _player_and_world(policy, environment)
+        if player is None or world is None or (record_actions and world.kind == envs.CELLS):
             return None
         tests = _new_tests(environment, seeds.unsqueeze(1))  # one test, which consists of these episodes
         if record_actions:
             shape = (seeds.shape[1], world.limit)  # [E, L], of the first member alone, with L steps at most
-            actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
-            tests = tests._replace(actions=actions, continuous_actions=vectors)
+            discrete, continuous = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
+            tests = tests._replace(actions=discrete, continuous_actions=continuous)
 
         def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
             _play_test(player, world, tests, 0, memory, first, last)
@@ -383,15 +386,15 @@ class MachineCode:
         for_members(play_members, len(seeds), memories)
         episodes = Episodes(torch.from_numpy(tests.returns)[:, 0], torch.from_numpy(tests.lengths)[:, 0])
         if record_actions:
-            padded_actions = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, E, ...]
+            actions = torch.from_numpy(continuous if player.action_size else discrete).transpose(0, 1)  # [L, E, ...]
             was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, E], of the first member
-            episodes.actions = padded_actions[was_running]  # actions of all N steps in all episodes, [N, ...]
+            episodes.actions = actions[was_running]  # actions of all N steps in all episodes, [N, ...]
         return episodes
 
 
 class CompiledLoop(MachineCode):
-    """Makes the steps of a `StepLoop` in one training run in place of `StepLoop.advance` and `StepLoop.epoch`, and
-    plays ``tests`` in ``test_world``, if there are any. The environment is machine code too."""
+    """Trains the agent of a `StepLoop` in an environment that is machine code too, in place of `StepLoop.advance` and
+    `StepLoop.epoch`. If there are ``tests``, it plays them in ``test_world`` during the training."""
 
     def __init__(self, threads: int = 1, test_world: envs.World | None = None, tests: Tests | None = None):
         super().__init__(threads)
@@ -402,7 +405,7 @@ class CompiledLoop(MachineCode):
     def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[EndedEpisodes]:
         """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
 
-        With ``pause``, a member that ends an episode makes no further step before the episode is yielded, so that the
+        With ``pause``, a member makes no step after the end of an episode before the episode is yielded, so that the
         caller may end its training. Without ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
         """
         agent: Any = loop.agent
@@ -421,6 +424,7 @@ class CompiledLoop(MachineCode):
         loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
         episodes_before, steps_before = agent.episodes.clone(), agent.steps
         max_steps = _max_block_steps(loop)
+        # Up to this number of steps, several blocks of random numbers are joined, which saves calls for few members.
         max_joined = min(_MAX_JOINED_STEPS // agent.members, _MAX_STEP_PARAMETERS // agent.flat_parameters.shape[1])
         all_members = torch.ones(agent.members, dtype=torch.bool)
         blocks: list[dict[str, Tensor]] = []
@@ -455,10 +459,9 @@ class CompiledLoop(MachineCode):
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
     ) -> Iterator[EndedEpisodes]:
-        """Make the steps of a block, whose ``tensors`` and ``seeds`` are from `_begin_block`, with the
-        ``random_numbers``, ``{name: [M, T, ...]}``. With ``pause``, a member that ends an episode makes its next step
-        only after the episode was yielded. Otherwise yield nothing. Overwrites ``tensors``, and stores the state after
-        the block in the loop."""
+        """Make the T steps of a block, and store the state after it in ``loop``. With ``pause``, yield the episodes
+        that end, before the next steps of their members. Otherwise yield nothing. ``random_numbers`` are the agent's,
+        ``{name: [M, T, ...]}``. ``tensors``, which are overwritten, and ``seeds`` are from `_begin_block`."""
         steps, running = seeds.shape[1], tensors["running"]
         # The arrays share memory with ``tensors``, so compiled code writes its results there.
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -508,7 +511,7 @@ class CompiledLoop(MachineCode):
 
 
 def num_steps(random_numbers: dict[str, Tensor]) -> int:
-    """Return the number of steps T of random numbers ``{name: [M, T, ...]}``."""
+    """Return the number of steps T that ``random_numbers`` are for, ``{name: [M, T, ...]}``."""
     return next(iter(random_numbers.values())).shape[1]
 
 
@@ -521,7 +524,7 @@ def _max_block_steps(loop: StepLoop) -> int:
 def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Prepare a block: the next T = ``steps`` steps of the members for which ``running [M]`` is True. Return the
     tensors ``{field of Block: tensor}``, and the seeds ``[M, T, E]`` of the episodes that may begin after each step.
-    All tensors are copies, except ``running``, because the caller changes it during the block."""
+    The tensors are copies of the loop's state. Only ``running`` is no copy, because the caller changes it meanwhile."""
     if loop.obs is None:
         loop.obs = loop.start_episodes(None)
     seeds, starts = loop.take_initial_states(steps)
@@ -555,9 +558,8 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
 
 
 def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world: envs.World) -> None:
-    """Store the state after a block of T steps in the loop, its environment (compiled: ``world``) and its agent.
-    ``tensors`` are the fields of the `Block`. ``seeds [M, T, E]`` are the seeds of the episodes that may have begun
-    after each step."""
+    """Store the state after a block of T steps in the loop, its environment and its agent, as after T steps in torch.
+    ``tensors`` and ``seeds [M, T, E]`` are from `_begin_block`; ``world`` is the compiled environment."""
     agent: Any = loop.agent
     real: Any = envs.real_environment(loop.environment)
     state, obs = tensors["state"], tensors["obs"]

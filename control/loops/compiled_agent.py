@@ -35,8 +35,8 @@ class PythonStep(NamedTuple):
 
 @exact_inlined
 def _choose_actions(agent, work, step, m, t):
-    """Write the exploring actions of member ``m`` for ``step.obs`` to ``step`` (`PythonStep`). ``t`` is the number of
-    the step in the block. control/loops/compiled.py describes ``agent`` and ``work``."""
+    """Choose exploring actions of member ``m`` for ``step.obs[m]``, and write them to ``step`` (`PythonStep`). ``t`` is
+    the number of the step in its block of random numbers, ``agent`` has the agent's arrays, ``work`` scratch memory."""
     begin_step(agent, work, m, step.obs[m])
     for e in range(step.obs.shape[1]):
         step.actions[m, e] = choose(agent, work, m, t, e, step.obs[m, e], step.state)
@@ -46,16 +46,17 @@ def _choose_actions(agent, work, step, m, t):
 
 @kernel
 def _act(agent, work, step, t, first, last):
-    """Choose the actions of the members ``first`` to ``last - 1`` at step ``t`` of the block, and write them to
-    ``step`` (`PythonStep`). control/loops/compiled.py describes ``agent`` and ``work``."""
+    """Write exploring actions of the members ``first`` to ``last - 1`` to ``step`` (`PythonStep`), as `StepAgent.act`
+    returns them in torch. `_choose_actions` describes the other arguments."""
     for m in range(first, last):
         _choose_actions(agent, work, step, m, t)
 
 
 @kernel
 def _learn(agent, work, step, t, choose_next, first, last):
-    """Store step ``t`` of a block, and make the updates that are due. With ``choose_next``, then choose the actions of
-    the next step. `_act` describes the other arguments."""
+    """Store ``step`` (`PythonStep`) of the members ``first`` to ``last - 1``, and make the updates that are due, as
+    `StepAgent.observe` and `StepAgent.learn` do in torch. With ``choose_next``, then choose the actions of the next
+    step, which saves a call. `_choose_actions` describes the other arguments."""
     num_envs, obs_size = step.obs.shape[1], step.obs.shape[2]
     for m in range(first, last):
         for e in range(num_envs):
@@ -74,13 +75,12 @@ def _learn(agent, work, step, t, choose_next, first, last):
 
 
 class CompiledAgent(MachineCode):
-    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps. It is
-    the loop's ``learner``. Random numbers are taken for a block of steps at once; a block ends with the epoch at the
-    latest."""
+    """``act``, ``observe`` and ``learn`` of the agent of ``loop`` in machine code, for environments that Python steps,
+    such as Gymnasium's. Assign it to ``loop.learner``. It takes the random numbers of a block of steps at once; a block
+    ends with the epoch at the latest."""
 
     def __init__(self, loop: StepLoop, threads: int = 1):
         super().__init__(threads)
-        self.loop = loop
         self.agent: Any = loop.agent
         self._plan(0)
         self._loss = torch.full((self.agent.members,), torch.nan)
@@ -104,29 +104,31 @@ class CompiledAgent(MachineCode):
         return loop.advance_by_steps(count, running)
 
     def _plan(self, steps: int) -> None:
-        """Prepare for ``steps`` steps. An error may have left an earlier block unfinished."""
-        # Steps of the epoch after the current block, steps in this block, and the steps of it that have been made.
-        self._steps_left, self._block_steps, self._step = steps, 0, 0
+        """Prepare for the next ``steps`` steps. Drops the current block, which an error may have left unfinished."""
+        self._steps_left = steps  # number of steps after the current block
+        self._block_steps, self._step = 0, 0  # number of steps in the current block, and of those already made
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does."""
         self._plan(steps)
         self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
         return loop.epoch_by_steps(steps, watch)
 
     def _begin_block(self) -> None:
-        """Take the random numbers of the next steps."""
+        """Begin a block of steps: take its random numbers, and give them to compiled code."""
         agent, module = self.agent, AGENT_MODULES[type(self.agent)]
         self._random_numbers = agent.noise.take(self._steps_left)
         self._block_steps, self._step = compiled.num_steps(self._random_numbers), 0
         self._steps_left -= self._block_steps
+        # Arrays of the agent that compiled code reads and writes, and scratch memory of each thread.
         self._members = module.make_members(agent, self._random_numbers, self._block_steps, self._loss)
         if not self._work:
             self._work = [module.make_work(self._members) for _ in range(self.threads)]
         self._has_actions = False  # whether the actions of the next step are already chosen
 
     def _run(self, function: Any, *arguments: int) -> None:
-        """Call the compiled ``function``, `_act` or `_learn`, for all members. ``arguments`` are its arguments between
-        ``step`` and ``first``."""
+        """Call the compiled ``function``, `_act` or `_learn`, for all members, in several threads. ``arguments`` are
+        the arguments of the function between ``step`` and ``first``."""
 
         def run(work: Any, first: int, last: int) -> None:
             function(self._members, work, self._python_step, *arguments, first, last)
@@ -134,11 +136,8 @@ class CompiledAgent(MachineCode):
         for_members(run, self.agent.members, self._work)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]`` (`StepAgent.act`).
-
-        Usually the actions are chosen already, because `_learn` chooses the next actions after its updates. They are
-        chosen here in the first step of a block of random numbers, and after the end of an episode in any environment.
-        """
+        """Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn`
+        has chosen them already; `observe` has the exceptions."""
         if self._step == self._block_steps:
             self._begin_block()
         if not self._has_actions:
@@ -161,7 +160,7 @@ class CompiledAgent(MachineCode):
         self._has_actions = self._step + 1 < self._block_steps and not done.any()
 
     def learn(self) -> Tensor:
-        """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
+        """Store the step, and make the updates that are due. Return the loss ``[M]`` (`StepAgent.learn`)."""
         self._run(_learn, self._step, self._has_actions)
         self.agent.count_steps(1)
         self._step += 1
@@ -170,7 +169,7 @@ class CompiledAgent(MachineCode):
         return self._loss.clone()
 
     def make_first_step(self, loop: StepLoop) -> None:
-        """Make an invented training step of the agent in ``loop``: observations, reward and discount are 0."""
+        """Make a training step of the agent in ``loop`` with invented data: observations, reward and discount are 0."""
         agent: Any = loop.agent
         compiled_agent = CompiledAgent(loop)
         compiled_agent._steps_left = 1
@@ -182,12 +181,12 @@ class CompiledAgent(MachineCode):
 
 
 def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
-    """Make `StepLoop.epoch` train in machine code with ``threads`` threads: in whole blocks or, if Python must step the
-    environment, step by step. Return False and change nothing if the agent has no machine code for its settings."""
+    """Make ``loop`` train its agent in machine code, in ``threads`` threads. Return False and change nothing if the
+    agent has no machine code for its settings."""
     if not compiled.can_compile_agent(loop.agent):
         return False
     if compiled.can_compile(loop):
         loop.machine_code = compiled.CompiledLoop(threads)
-    else:
+    else:  # Python steps the environment
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
     return True

@@ -61,8 +61,8 @@ class EpisodeLoop(Loop):
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
-        """Let the agent store experiences before the first epoch: the recorded episodes of ``schedule.dataset``, if
-        any, and ``schedule.warm_up`` episodes of random play (0 with a dataset)."""
+        """Fill the agent's memory before the first epoch: with the recorded episodes of ``schedule.dataset``, if it is
+        set, or with ``schedule.warm_up`` episodes of random play."""
         if self.schedule.dataset is not None:
             recording = Recording(self.schedule.dataset, self.game, self.environment.spaces)
             for trajectory in recording.trajectories(len(self.seeds)):
@@ -72,8 +72,7 @@ class EpisodeLoop(Loop):
             self.agent.observe(self._play(policy, count))
 
     def epoch(self) -> dict[str, Tensor]:
-        """Make the gradient steps and play the episodes of an epoch, on-policy agents in reverse order. See
-        `Loop.epoch`."""
+        """Make the gradient steps of an epoch, then play its episodes; on-policy agents play first (`Loop.epoch`)."""
         start = time.perf_counter()
         self.epochs += 1
         row: dict[str, Tensor] = {}
@@ -91,7 +90,7 @@ class EpisodeLoop(Loop):
 
     def _learn(self) -> dict[str, Tensor]:
         """Make the epoch's gradient steps, and return their metrics, ``{tag: [M]}``. Warn about diverged members, and
-        about members whose policy has collapsed (`EpisodeAgent.has_collapsed`) for many epochs."""
+        about members whose policy has collapsed (`EpisodeAgent.has_collapsed`) for `_STUCK_EPOCHS` epochs."""
         metrics = self.agent.learn()
         self.gradient_steps += self.schedule.gradient_steps
         self._check_members(metrics[self.agent.main_loss])
@@ -99,14 +98,13 @@ class EpisodeLoop(Loop):
         self.stuck = self.stuck + 1 if collapsed_members.any() else 0
         if self.stuck == _STUCK_EPOCHS:
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
-        return {f"train/{name}": value for name, value in metrics.items()}
+        return {f"train/{name}": numbers for name, numbers in metrics.items()}
 
     def _explore(self) -> dict[str, Tensor]:
-        """Play the epoch's episodes, let the agent store them, and return their statistics, ``{tag: [M]}``. If the
-        schedule has no episodes, because the agent learns from a recording, only count the steps in the minibatches
-        of the epoch."""
-        # The commands (the goals that the agent pursues, if any) of the next episodes.
-        commands = {f"rollout/command_{name}": value for name, value in self.agent.mean_commands().items()}
+        """Play the epoch's training episodes, let the agent store them, and return their statistics, ``{tag: [M]}``.
+        An agent that learns from recorded episodes plays none; then count the steps in the epoch's minibatches."""
+        # Means of the commands in the next episodes. A command is a goal that some agents pursue, such as a return.
+        commands = {f"rollout/command_{name}": numbers for name, numbers in self.agent.mean_commands().items()}
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
             return commands
@@ -131,7 +129,7 @@ class EpisodeLoop(Loop):
             "rollout/length_mean": trajectory.lengths.float().mean(1),
         }
         validation = self.agent.observe(trajectory, validate=True)
-        return row | commands | {f"train/{name}": value for name, value in validation.items()}
+        return row | commands | {f"train/{name}": numbers for name, numbers in validation.items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
         """Play ``count`` training episodes of every member with ``policy``, check their returns, and count steps."""
@@ -141,6 +139,7 @@ class EpisodeLoop(Loop):
         return trajectory
 
     def has_reached_target(self) -> bool:
+        """Return whether the mean return of the latest training episodes has reached the ``target``."""
         if self.target is None or self.epochs == 0:
             return False
         assert self.schedule.running_mean is not None  # only then there is a target
@@ -148,8 +147,9 @@ class EpisodeLoop(Loop):
         return float(means.mean()) >= self.target
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
+        """Play ``count`` evaluation episodes of every member. See `Loop._play_round`."""
         streams = self.evaluation_streams
-        policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
+        policy = self.policy(streams.fork(), sample, count)
         return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), record_actions)
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:

@@ -28,10 +28,10 @@ from models.trajectory import Trajectory
 
 
 class Loop(Stateful, ABC):
-    """Trains the M members (``seeds [M]``) of a run, epoch by epoch, and evaluates them. Does not depend on Lightning.
+    """Trains the M members of a run, one for each of ``seeds [M]``, epoch by epoch, and evaluates them.
 
-    ``agents`` hold the members; most loops have one agent. ``env_steps [M]`` and ``gradient_steps`` count from the
-    start of the run. The constructors open the environments and build the agents from the settings of the run.
+    The members are rows of the tensors of ``agents``; most loops have one agent. ``env_steps [M]`` and
+    ``gradient_steps`` count from the start of the run.
     """
 
     agents: list[Agent]
@@ -47,10 +47,10 @@ class Loop(Stateful, ABC):
     compiled = False  # whether agents train in machine code
     continuing = False  # whether the environment has no episodes
     target: float | None = None  # score that ends the run, if the agent's settings define one
-    watch: Watch | None = None  # called with the finished fraction of an epoch, if an epoch takes many steps
+    watch: Watch | None = None  # called with the finished fraction of the epoch during a long epoch
     actions: dict[str, Tensor] = {}  # the first member's actions in the latest evaluation, by mode, [N] or [N, A]
     trajectories: list[Trajectory] | None = None  # collects the episodes of evaluations
-    varies = False  # whether greedy returns of a member differed in the latest evaluation
+    varies = False  # whether some member had different greedy returns in the latest evaluation
 
     def __init__(self, settings: Settings):
         run, self.settings = settings.run, settings
@@ -76,23 +76,23 @@ class Loop(Stateful, ABC):
 
     @abstractmethod
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play ``count`` episodes per member, at most ``eval_envs``, for `evaluate`, which describes ``sample`` and
-        ``record_actions``."""
+        """Play ``count`` evaluation episodes of every member in parallel, at most ``eval_envs``. Actions are greedy or,
+        with ``sample``, sampled. With ``record_actions``, the result has the first member's actions."""
 
     @abstractmethod
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
-        """Return the evaluation policy of the first agent, which contains the run's first member, for ``envs`` parallel
-        episodes of each member. With ``sample``, it samples actions if the loop's agents can. ``streams`` has one
-        stream for each of the run's members."""
+        """Return a policy of the first of ``agents``, whose first member is the run's first member. It plays ``envs``
+        parallel episodes of each member, with sampled actions if ``sample`` and the agent has any. ``streams`` has the
+        random numbers of each of the run's members."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the environments."""
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        """Return the state that a resumed run needs in addition to weights and optimisers: the attributes in ``saved``,
-        and the state of every attribute that is a `Streams`, by name. Subclasses add the agents' training state, unless
-        ``resumable`` is False."""
+        """Return the state that a resumed run needs in addition to weights and optimisers: the attributes in ``saved``
+        and the states of all random streams. Subclasses add the agents' training state, unless ``resumable`` is
+        False."""
         return super().state_dict() | {name: streams.get_state() for name, streams in self._streams_by_name().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -102,17 +102,18 @@ class Loop(Stateful, ABC):
             streams.set_state(state[name])
 
     def _streams_by_name(self) -> dict[str, Streams]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Streams)}
+        """Return the random streams of this loop: its attributes that are `Streams`."""
+        return {name: attribute for name, attribute in vars(self).items() if isinstance(attribute, Streams)}
 
     def evaluate(self, episodes: int, sample: bool = False, record_actions: bool = False) -> Episodes:
-        """Play ``episodes`` episodes of every member, greedy or with sampled actions (``sample``). No agent learns from
+        """Play ``episodes`` episodes of every member, with greedy or sampled actions (``sample``). No agent learns from
         them. If ``record_actions``, the result has the first member's actions."""
-        counts = rounds(episodes, self.eval_envs)
-        return Episodes.concatenate([self._play_round(count, sample, record_actions) for count in counts])
+        round_sizes = rounds(episodes, self.eval_envs)
+        return Episodes.concatenate([self._play_round(size, sample, record_actions) for size in round_sizes])
 
     def _play_policy(self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool) -> Episodes:
-        """Play evaluation episodes from ``seeds [M, E]``. If ``trajectories`` is a list, add all steps of the episodes
-        to it; then no actions are recorded."""
+        """Play an evaluation episode of ``policy`` for each of ``seeds [M, E]``. If the attribute ``trajectories`` is a
+        list, all steps of the episodes are appended to it, and the result has no separate actions."""
         if self.trajectories is None:
             return play_episodes(policy, environment, seeds, record_actions)
         trajectory = rollout(policy, environment, seeds)
@@ -120,9 +121,9 @@ class Loop(Stateful, ABC):
         return Episodes(trajectory.returns, trajectory.lengths)
 
     def measure(self) -> dict[str, Tensor]:
-        """Evaluate in each of the ``evaluation_modes``, with the number of episodes in the settings. Return the mean
-        returns by mode, the mean length of greedy episodes and, in an environment without episodes, the mean reward of
-        a greedy step, ``{tag: [M]}``. Also set ``actions`` and ``varies``."""
+        """Evaluate every member in ``eval_episodes`` episodes of each of the ``evaluation_modes``. Return ``{tag:
+        [M]}``: the mean return in each mode, the mean length of greedy episodes and, in an environment without
+        episodes, the mean reward of a greedy step. Also set ``actions`` and ``varies``."""
         episodes_by_mode: dict[str, Episodes] = {}
         row: dict[str, Tensor] = {}
         for mode in self.evaluation_modes:
@@ -139,8 +140,8 @@ class Loop(Stateful, ABC):
         return row
 
     def second_score(self) -> Tensor:
-        """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, from
-        other seeds. Changes no state, so that training and later evaluations do not depend on it."""
+        """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, but
+        from other seeds. It restores all random streams, so training and later evaluations do not depend on it."""
         with self.preserve_streams():
             name = f"second evaluation after epoch {self.epochs}"
             self.evaluation_streams.set_state(Streams.from_name(self.seeds, name).get_state())
@@ -167,19 +168,21 @@ class Loop(Stateful, ABC):
             raise EnvironmentFault(f"environment {self.game}: {text}")
 
     def _check_members(self, losses: Tensor) -> None:
-        """Warn once per member if its loss in ``losses [M]`` or its weights are not finite. Sets the mask
-        ``finite_members [M]`` of members with finite weights. Raises UserError if there is none."""
+        """Warn about each member whose loss in ``losses [M]`` or whose weights are not finite. Set ``finite_members``,
+        the mask ``[M]`` of members with finite weights. Raises UserError if no member has finite weights."""
         for seed, loss in zip(self.seeds, losses.tolist(), strict=True):
             if not math.isfinite(loss):
                 self._warn(f"seed {seed}: the loss is {loss}", f" since epoch {self.epochs}; {self.agents[0].advice}")
-        masks: list[Tensor] = []  # for each agent, [members] bool: whether all weights of a member are finite
+        masks: list[Tensor] = []  # a mask [members] for each agent
         for agent in self.agents:
-            # [members] for each parameter [members, ...]. A sum is not finite if one of its terms is not.
-            sums = [weights.detach().reshape(agent.members, -1).sum(1) for weights in agent.parameters()]
-            masks.append(torch.stack([values.isfinite().cpu() for values in sums]).all(0))
+            is_finite = torch.ones(agent.members, dtype=torch.bool)
+            for weights in agent.parameters():  # [members, ...] each
+                sums = weights.detach().reshape(agent.members, -1).sum(1)  # not finite if one of the terms is not
+                is_finite &= sums.isfinite().cpu()
+            masks.append(is_finite)
         self.finite_members = torch.cat(masks)[self.member_order]
-        for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
-            if not is_finite:
+        for seed, has_finite_weights in zip(self.seeds, self.finite_members.tolist(), strict=True):
+            if not has_finite_weights:
                 self._warn(f"seed {seed}: weights are no longer finite", f" (epoch {self.epochs}); it cannot recover")
         if not self.finite_members.any():
             raise UserError(
@@ -197,8 +200,8 @@ class Loop(Stateful, ABC):
 def as_observations(
     observations: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None
 ) -> Tensor:
-    """Return observations ``[B, *O]``, or a single observation ``[*O]``, as a tensor on ``device``. ``shape`` is O.
-    Raises SettingError for another shape, and for values that are no numbers."""
+    """Convert observations ``[B, *O]``, or a single observation ``[*O]``, to a tensor on ``device``. ``shape`` is O,
+    such as ``(4,)``. Raises SettingError for another shape, and for values that are no numbers."""
     obs_shape = list(shape)
     try:
         array = observations if isinstance(observations, Tensor) else np.asarray(observations)

@@ -33,8 +33,8 @@ def configure_process(run: RunConfig) -> None:
 
 
 def _thread_failed(arguments: threading.ExceptHookArgs) -> None:
-    """Print the exception that has ended a thread (`threading.excepthook`), unless it is a disk error. Such an error is
-    from the thread in which TensorBoard writes, and the next write of this process raises it again."""
+    """Print the exception that has ended a thread (a `threading.excepthook`), unless it is a disk error. TensorBoard
+    writes in a thread, and the next write of the main thread raises the same error."""
     is_disk_error = isinstance(arguments.exc_value, OSError) and arguments.exc_value.errno in DISK
     if not is_disk_error:
         threading.__excepthook__(arguments)

@@ -24,7 +24,7 @@ _CHUNK = 64  # episodes read at a time
 
 
 class Recording:
-    """The episodes of a Minari dataset. ``source`` is a folder or ``minari:ID``, which is downloaded if it is not on
+    """Reads a Minari dataset of episodes. ``source`` is a folder or ``minari:ID``, which is downloaded if it is not on
     this machine. Raises SettingError if there is no such dataset, or if it does not fit the ``spaces`` of ``game``."""
 
     def __init__(self, source: str, game: str, spaces: Spaces):
@@ -53,11 +53,12 @@ class Recording:
             raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
 
     def _error(self, problem: str, allowed: str) -> SettingError:
-        """Return the error for a dataset that cannot be used. The message is its name, ``problem`` and ``allowed``."""
+        """Return the error "dataset is SOURCE, ``problem``; allowed: ``allowed``"."""
         return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
 
     def trajectories(self, members: int) -> Iterator[Trajectory]:
-        """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
+        """Yield all episodes, `_CHUNK` at a time. All M = ``members`` members get the same episodes. Raises
+        SettingError for a damaged episode."""
         indices = list(range(self.dataset.total_episodes))
         for start in range(0, len(indices), _CHUNK):
             try:
@@ -67,20 +68,20 @@ class Recording:
             yield self._trajectory(chunk, members)
 
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
-        """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
-        longest episode. All M = ``members`` members get the same values. An episode that was cut off in the recording
+        """Convert E episodes of Minari to a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
+        longest episode. All M = ``members`` members get the same numbers. An episode that was cut off in the recording
         counts as truncated."""
-        steps = [self._steps(episode) for episode in episodes]  # observations, actions, rewards
+        steps = [self._steps(episode) for episode in episodes]  # observations, actions and rewards of each episode
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
         lengths = torch.tensor([len(rewards) for _, _, rewards in steps])
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
         is_last = time == lengths - 1  # [T, E]
-        reward = pad_sequence([rewards for _, _, rewards in steps])
+        reward = pad_sequence([rewards for _, _, rewards in steps])  # [T, E]
 
-        def for_members(values: Tensor) -> Tensor:
+        def for_members(tensor: Tensor) -> Tensor:
             """Insert the member axis: ``[T, E, ...]`` becomes ``[T, M, E, ...]``."""
-            return values.unsqueeze(1).expand(-1, members, *values.shape[1:])
+            return tensor.unsqueeze(1).expand(-1, members, *tensor.shape[1:])
 
         return Trajectory(
             obs=for_members(pad_sequence([obs[:-1] for obs, _, _ in steps])),
@@ -94,8 +95,8 @@ class Recording:
         )
 
     def _steps(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
-        Raises SettingError if they do not fit the spaces."""
+        """Convert an episode of Minari to observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards
+        ``[T]``. Raises SettingError if they do not fit the spaces of the environment."""
         obs_shape, space = self.spaces.obs_shape, self.spaces.actions
         try:
             # Observations may be dictionaries, for example; each becomes a vector.
@@ -103,11 +104,11 @@ class Recording:
             observations = iterate(batch_space(obs_space, len(episode) + 1), episode.observations)
             vectors: list[Any] = [gym.spaces.flatten(obs_space, observation) for observation in observations]
             obs = torch.from_numpy(np.stack(vectors).astype(np.float32))
-            values = np.asarray(episode.actions)
+            recorded = np.asarray(episode.actions)
             if isinstance(space, Discrete):  # agents count actions from 0, the dataset from its ``start``
-                actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
+                actions = torch.as_tensor(recorded.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
             else:
-                actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
+                actions = torch.as_tensor(recorded.reshape(len(recorded), -1).astype(np.float32))
             rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
             length = len(rewards)
             has_one_length = obs.shape == (length + 1, *obs_shape) and len(actions) == length
@@ -128,7 +129,8 @@ class Recording:
 
 
 def check_new(name: str) -> None:
-    """Raise SettingError if no new dataset can have the id ``name``, and ModuleNotFoundError without minari."""
+    """Raise SettingError if no new dataset can be written with the id ``name``, such as "lander/ppo-v0". Raises
+    ModuleNotFoundError if Minari is not installed."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
 
@@ -181,7 +183,8 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
 
 
 def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[Any]:
-    """Return an `EpisodeBuffer` of Minari for each episode. ``one_hot`` observations become numbers of cells."""
+    """Return an `EpisodeBuffer` of Minari for each episode of each member in ``trajectories``. If observations are
+    ``one_hot``, the index of the 1 is written instead."""
     from minari.data_collector import EpisodeBuffer
 
     buffers: list[EpisodeBuffer] = []

@@ -23,8 +23,8 @@ _note_once = functools.cache(note)
 
 @dataclass
 class Episodes:
-    """Returns and lengths of finished episodes, ``[M, E]`` each, without the steps of the episodes. If recorded,
-    ``actions`` has the first member's actions in all N steps of its episodes, ``[N]`` or ``[N, A]``."""
+    """Returns and lengths of finished episodes, ``[M, E]`` each, without their steps. If recorded, ``actions`` has the
+    first member's actions in all N steps of its episodes, ``[N]`` or ``[N, A]``."""
 
     returns: Tensor
     lengths: Tensor
@@ -54,7 +54,7 @@ class FunctionPolicy(Policy):
 
 
 class Step(NamedTuple):
-    """One step of all environments, ``[M, E, ...]`` each. ``valid`` is False if the episode had ended before."""
+    """One step of all environments, ``[M, E, ...]`` each. ``valid`` is False where the episode had ended before."""
 
     obs: Tensor
     action: Tensor
@@ -67,18 +67,19 @@ class Step(NamedTuple):
 
 def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
     """Play an episode of ``policy`` for each of ``seeds [M, E]``, in the first E environments of every member. Return
-    all steps."""
+    all T steps of the longest episode, in tensors ``[T, M, E, ...]``."""
     steps = list(_play(policy, environment, seeds))
-    names = Step._fields[:-1]  # all fields except next_obs
-    columns = {name: torch.stack([getattr(step, name) for step in steps]) for name in names}  # [T, M, E, ...]
+    fields: dict[str, Tensor] = {}
+    for name in ("obs", "action", "reward", "terminated", "truncated", "valid"):
+        fields[name] = torch.stack([getattr(step, name) for step in steps])  # [T, M, E, ...]
     # Summed step by step, because the rounding of a sum over the padded axis would depend on its length.
     returns = sum((step.reward for step in steps[1:]), start=steps[0].reward)
-    return Trajectory(**columns, final_obs=steps[-1].next_obs, returns=returns)
+    return Trajectory(**fields, final_obs=steps[-1].next_obs, returns=returns)
 
 
 def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False) -> Episodes:
-    """Play the same episodes as `rollout`, but keep only returns, lengths and, with ``record_actions``, the first
-    member's actions."""
+    """Play an episode of ``policy`` for each of ``seeds [M, E]``, as `rollout` does, but keep only returns, lengths
+    and, with ``record_actions``, the first member's actions."""
     # The first additions turn these scalars into tensors [M, E] on the device of the episodes. So the sums stay on a
     # GPU, and no step copies them to the host.
     returns, lengths = torch.tensor(0.0), torch.tensor(0)
@@ -92,18 +93,18 @@ def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, recor
 
 
 def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[Step]:
-    """Play one episode in each of the first E environments of every member. Yield each step until the last episode has
-    ended. ``seeds [M, E]`` are the seeds of the episodes.
+    """Play one episode for each of ``seeds [M, E]``, in the first E environments of every member. Yield each step of
+    all these environments, until the last episode has ended.
 
     After the end of its episode, an environment makes no more steps and its rewards are 0. The policy still receives
-    all E rows, so that a row's result does not depend on the number of running episodes.
+    all E observations, so that rounding does not depend on the number of running episodes.
     """
     count = seeds.shape[1]
 
-    def pad(values: Tensor) -> Tensor:
+    def pad(tensor: Tensor) -> Tensor:
         """Append zeros to ``[M, E, ...]`` for the environments that are not used."""
-        padding = values.new_zeros(values.shape[0], environment.envs - count, *values.shape[2:])
-        return torch.cat([values, padding], 1) if padding.numel() else values
+        padding = tensor.new_zeros(tensor.shape[0], environment.envs - count, *tensor.shape[2:])
+        return torch.cat([tensor, padding], 1) if padding.numel() else tensor
 
     running = torch.ones(seeds.shape, dtype=torch.bool)
     obs = environment.reset(pad(seeds), pad(running))[:, :count]

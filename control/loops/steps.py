@@ -48,8 +48,8 @@ class EndedEpisodes(NamedTuple):
 
 
 class InitialStates(Blocks):
-    """Seeds and initial states of the episodes that may begin in the next ``BLOCK`` steps. Every step has some, whether
-    an episode begins there or not. So the start of an episode does not depend on the lengths of other episodes."""
+    """Samples seeds and initial states of episodes in blocks of ``BLOCK`` steps: a seed and a state for every step of
+    every environment, used if an episode begins there. So a start does not depend on the lengths of other episodes."""
 
     def __init__(self, streams: Streams, environment: Environment, envs: int):
         super().__init__(streams)
@@ -63,8 +63,9 @@ class InitialStates(Blocks):
 
 
 class StepLoop:
-    """Repeats ``act, observe, learn`` for all members. Environments restart as soon as an episode ends. ``streams``
-    sample the seeds of the episodes."""
+    """The training loop of an agent that learns between the steps of its environments: it repeats ``act, step, observe,
+    learn`` for all M members of the agent. An environment restarts as soon as its episode ends. ``streams`` sample the
+    seeds of the episodes."""
 
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
@@ -83,7 +84,8 @@ class StepLoop:
         self._initial_states = InitialStates(streams, environment, agent.envs)
 
     def step(self) -> EndedEpisodes | None:
-        """Make one step of every environment and the updates that are due. Return the episodes that ended, or None."""
+        """Make one step of every environment, and the updates of the agent that are due after it. Return the episodes
+        that ended, or None."""
         agent, learner, environment = self.agent, self.learner, self.environment
         if self.obs is None:
             self.obs = self.start_episodes(None)
@@ -131,8 +133,8 @@ class StepLoop:
         members, device = self.agent.members, self.agent.device
         losses = []
         waiting_steps = torch.zeros(members, dtype=torch.int64, device=device)  # steps before a member could learn
-        # Number of finished episodes, and the sums of their returns and lengths, [M] each.
-        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)  # three rows
+        # Of each member [M]: the number of finished episodes, and the sums of their returns and lengths.
+        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device).unbind()
         self.agent_obs = None  # an epoch begins with current observations, even if ``acts_on_stale``
         for steps_done in range(steps):
             if watch is not None:
@@ -152,9 +154,9 @@ class StepLoop:
     def _results(
         self, losses: Tensor, waiting_steps: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the results of `epoch`. ``losses [M, T]`` are the losses after each step. All other arguments are
-        ``[M]``: the ``waiting_steps`` before a member could learn, the ``counts`` of finished episodes, and the sums of
-        their ``returns`` and ``lengths``."""
+        """Compute the dictionary that `epoch` returns. ``losses [M, T]`` are the losses after each step. All other
+        arguments are ``[M]``: the number of ``waiting_steps`` before a member could learn, the number of finished
+        episodes (``counts``), and the sums of their ``returns`` and ``lengths``."""
         steps = losses.shape[1]
         is_before_learning = torch.arange(steps, device=losses.device) < waiting_steps.unsqueeze(1)  # [M, T]
         learning_steps = steps - waiting_steps
@@ -177,11 +179,9 @@ class StepLoop:
         return {name: value.cpu() for name, value in results.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[EndedEpisodes]:
-        """Make ``count`` steps, or fewer if no member is ``running [M]`` any more. After each step that ended episodes,
-        yield them. The caller may then set ``running`` of their members to False.
-
-        ``pause`` is an argument of `CompiledLoop.advance`, without effect if Python steps the environment.
-        """
+        """Make ``count`` steps, and yield the episodes that end in them. After each yield, the caller may set elements
+        of ``running [M]`` to False, to end the training of these members. If none is left, there are no more steps.
+        ``pause`` is an argument of `CompiledLoop.advance`, without effect if Python steps the environment."""
         if self.machine_code is not None:
             yield from self.machine_code.advance(self, count, running, pause)
         else:
@@ -192,12 +192,13 @@ class StepLoop:
         for _ in range(count):
             if not running.any():
                 return
-            if (episodes := self.step()) is not None:
+            episodes = self.step()
+            if episodes is not None:
                 yield episodes
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return the seeds ``[M, T, E]`` and the initial states ``[M, T, E, ...]`` of episodes that may begin after the
-        next T = ``count`` steps. The block of the last step becomes the current block."""
+        """Return the seeds ``[M, T, E]`` and the initial states ``[M, T, E, ...]`` of episodes that may begin after
+        each of the next T = ``count`` steps, for machine code."""
         seeds, states = [], []
         first_step, end_step = self.steps + 1, self.steps + 1 + count
         for block_start in range(first_step // BLOCK * BLOCK, end_step, BLOCK):
@@ -209,8 +210,8 @@ class StepLoop:
         return torch.cat(seeds, 1), torch.cat(states, 1)
 
     def prepare_random_numbers(self, steps: int) -> None:
-        """Sample in advance the random numbers that will be needed after the next ``steps`` steps, unless training ends
-        with them. Another thread may call this during these steps."""
+        """Sample in advance the random numbers that follow the next ``steps`` steps. Called by a second thread while
+        these steps are made. Do nothing if training ends with them."""
         agent: Any = self.agent
         first_step = self.steps + steps
         end_of_training = agent.budget // agent.envs
@@ -221,14 +222,15 @@ class StepLoop:
                 self._initial_states.prepare()
 
     def start_episodes(self, mask: Tensor | None) -> Tensor:
-        """Start an episode in each environment of the mask ``mask [M, E]`` (None: all). Return all observations."""
+        """Start an episode in the environments in ``mask [M, E]`` (None: in all). Return the observations of all
+        environments, ``[M, E, *O]``."""
         starts = self._initial_states_at(self.steps).random_numbers_at(self.steps % BLOCK)  # `InitialStates.draw_block`
         seeds = starts["seeds"]
         self.seeds = seeds if mask is None else torch.where(mask.to(seeds.device), seeds, self.seeds)
         return self.environment.reset_prepared(starts["starts"], mask)
 
     def _initial_states_at(self, step: int) -> InitialStates:
-        """Return the initial states, after moving forward to the block that contains ``step``."""
+        """Sample blocks of initial states until the current block contains ``step``, and return the sampler."""
         while self._initial_states.number < step // BLOCK:
             self._initial_states.next_block()
         return self._initial_states
@@ -265,10 +267,9 @@ class StepLoop:
 
 
 class Group(StepLoop):
-    """The loop of members that are trained together, because their networks have one shape. ``members [m]`` are their
-    indices among the run's members. They are evaluated in the environment ``evaluation``. ``num_workers`` is the number
-    of processes that step an environment. Raises SettingError if the agent needs the environment's dynamics and these
-    are not available."""
+    """The `StepLoop` of the ``members`` of a run (their indices) whose networks have one shape, so that they can share
+    tensors. ``num_workers`` is the number of processes that step an environment. Raises SettingError if the agent needs
+    the environment as a tensor program (`TensorEnvironment`), and it is none."""
 
     def __init__(self, settings: Settings, members: Sequence[int], num_workers: int):
         run, config, schedule = settings.run, settings.agent, settings.schedule
@@ -290,7 +291,7 @@ class Group(StepLoop):
         super().__init__(agent, environment, Streams.from_name(seeds, "episodes"))
         eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
         eval_limit = min(eval_limits, default=None)  # None: the environment's limit
-        self.evaluation = open_environment(schedule.eval_episodes, time_limit=eval_limit)
+        self.evaluation = open_environment(schedule.eval_episodes, time_limit=eval_limit)  # environment of evaluations
 
 
 class StepGroups(Loop):

@@ -1,8 +1,5 @@
-"""Running means, and rules that end a member's training on a proxy early.
-
-A member is one of M independent agents that are trained together. A proxy is a learned environment or reward on which
-agents train. N is the number of episodes that have ended, or of members in a test.
-"""
+"""Running means, and rules that end the training of a member early, if it learns on a learned environment or reward. A
+member is one of M independent agents that are trained together."""
 
 from collections.abc import Callable
 
@@ -35,24 +32,26 @@ class RunningWindow(Stateful):
         self.counts += new_counts
 
     def mean(self, members: Tensor, count: int, skip: int = 0) -> Tensor:
-        """Return the mean of the latest ``count`` numbers of each of ``members [N]``. With ``skip``, so many of the
-        latest numbers do not count. Numbers that do not exist yet are left out; the mean is NaN if there are none."""
+        """Return the mean of the latest ``count`` numbers of each of ``members [N]``, after leaving out the ``skip``
+        newest. If there are fewer numbers so far, it is the mean of these, and NaN if there are none."""
         ages = torch.arange(skip, skip + count)  # 0 is the latest number
         index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count]; 0 is a member's first number
-        valid = index >= 0
+        exists = index >= 0
         size = self.values.shape[1]
         latest_values = self.values[members].gather(1, index % size)  # [N, count]
-        return (latest_values * valid).sum(1) / valid.sum(1)
+        return (latest_values * exists).sum(1) / exists.sum(1)
 
 
 Rule = Callable[[StepLoop, EndedEpisodes], Tensor]
-"""``rule(loop, episodes)`` adds N episodes and returns whether the training of their members ends, ``[N]`` bool."""
+"""``rule(loop, episodes)`` takes the N episodes that have just ended, and returns whether the training of the member of
+each episode ends now, ``[N]`` bool."""
 
 
 class Plateau:
-    """A member is done if its mean return over the latest ``number`` episodes is close to the mean over the ``number``
-    episodes before them. The difference, divided by the earlier mean, must be below ``difference``. The member also
-    needs more than ``initial + number`` episodes and at least ``floor`` steps.
+    """A `Rule` that ends the training of a member whose returns no longer change: the mean over the latest ``number``
+    episodes is close to the mean over the ``number`` episodes before them. Their difference, divided by the earlier
+    mean, must be below ``difference``. The member also needs more than ``initial + number`` episodes and at least
+    ``floor`` steps.
 
     Source: Ferreira et al. 2022, section 3; the minimum number of episodes is from the public code.
     """
@@ -62,7 +61,7 @@ class Plateau:
         self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
 
     def __call__(self, loop: StepLoop, episodes: EndedEpisodes) -> Tensor:
-        """Add N episodes, and return whether their members are done, ``[N]`` bool (`Rule`)."""
+        """Add N episodes, and return whether the training of their members ends, ``[N]`` bool (`Rule`)."""
         members, n = episodes.members, self.number
         self.latest.add(members, episodes.returns)
         current_mean = self.latest.mean(members, n)
@@ -76,12 +75,11 @@ class Plateau:
 
 
 class Solved:
-    """A member is done if the mean of its latest ``number`` scores reaches ``solved``. It needs more than ``initial``
-    episodes.
+    """A `Rule` that ends the training of a member that has solved the task: the mean of its latest ``number`` scores
+    is at least ``solved``, after more than ``initial`` episodes.
 
-    The score of an episode is its return or, with ``test(loop, members [N])``, the member's result ``[N]`` in a test
-    with its current weights (one test if several of its episodes ended at once), as published. Source: Ferreira et al.
-    2022, section 3.
+    The score of an episode is its return. With the function ``test(loop, members [N])``, it is the score ``[N]`` of a
+    test of the member with its current weights instead, as published. Source: Ferreira et al. 2022, section 3.
     """
 
     def __init__(
@@ -91,9 +89,9 @@ class Solved:
         self.number, self.solved, self.initial, self.test = number, solved, initial, test
 
     def __call__(self, loop: StepLoop, episodes: EndedEpisodes) -> Tensor:
-        """Add N episodes, and return whether their members are done, ``[N]`` bool (`Rule`)."""
+        """Add N episodes, and return whether the training of their members ends, ``[N]`` bool (`Rule`)."""
         members, scores = episodes.members, episodes.returns
-        if self.test is not None:
+        if self.test is not None:  # one test of a member, even if several of its episodes ended at once
             unique_members, indices = members.unique(return_inverse=True)
             scores = self.test(loop, unique_members)[indices]  # [N], score of each episode
         self.latest.add(members, scores)

@@ -17,9 +17,9 @@ MOST_PER_CALL = 16  # maximum number of members in a call of ``work``
 
 @functools.cache
 def _pool(count: int) -> ThreadPoolExecutor:
-    """Return a pool of ``count`` threads that flush denormal numbers to zero, as `configure_torch` does in the calling
-    thread. Otherwise a member's numbers could depend on its thread."""
-    return ThreadPoolExecutor(count, "members", torch.set_flush_denormal, (True,))
+    """Return a pool of ``count`` threads, which round denormal numbers to zero, as the main thread does
+    (`configure_torch`). Otherwise a member's numbers could depend on its thread."""
+    return ThreadPoolExecutor(count, "members", initializer=torch.set_flush_denormal, initargs=(True,))
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
@@ -31,13 +31,15 @@ def for_members(
     memories: Sequence[Memory],
     background_task: Callable[[], object] | None = None,
 ) -> None:
-    """Divide the members ``range(members)`` into pieces of at most `MOST_PER_CALL`, and call ``work(memory, first,
-    last)`` for each piece: the members ``first`` to ``last - 1``. Signals are handled between pieces.
+    """Divide work on M members among threads, and return when all of it is done.
 
-    There are as many threads as ``memories``. A thread passes the same item of ``memories`` to all its calls of
-    ``work``; the current thread has the first item. If there is a ``background_task``, there must be two or more
-    threads, and another thread calls it before its first piece. All threads have finished or stopped when this function
-    returns or raises.
+    Args:
+        work: ``work(memory, first, last)`` works on the members ``first`` to ``last - 1``, at most `MOST_PER_CALL`.
+            Signals are handled between such calls.
+        members: number of members M.
+        memories: scratch memory of each thread, which it passes to all its calls of ``work``. So their number is the
+            number of threads. The first one is for the current thread.
+        background_task: function that another thread calls first. It requires two or more threads.
     """
     threads = len(memories)
     # Several pieces for each of several threads, so that all end at about the same time.
