@@ -230,7 +230,7 @@ def choose(agent, work, m, t, e, obs, state):
     `control.loops.compiled` describes the arguments."""
     params = agent.flat_parameters[m]
     # The outputs are in ``work.scratch[row]``.
-    row = nets.normalized_outputs_row(agent.actor, params, agent.moments_at, obs, work.scratch)
+    row = nets.outputs_row(agent.actor, params, obs, work.scratch, agent.moments_at)
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
