@@ -235,8 +235,7 @@ def argmax(values, count):
 def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], **fields: Any) -> Any:
     """Return the state of an ``agent`` for compiled code, a named tuple of the class ``record``, such as `Members` in
     models/agents/ppo/compiled.py. The value of a field is looked up by its name in ``fields``, ``random_numbers``, the
-    attributes of ``agent`` and its settings, in this order. A setting with choices, such as a string, becomes the index
-    of its value among the choices."""
+    attributes of ``agent`` and its settings, in this order. A setting with choices becomes its index among these."""
     metadata = {field.name: field.metadata for field in dataclasses.fields(agent.config)}
     for name in set(record._fields) - fields.keys():
         if name in random_numbers:
@@ -260,8 +259,7 @@ def as_argument(value: Any) -> Any:
 
 
 class Learner(NamedTuple):
-    """Weights of the networks of M members, their target networks, and Adam's state. All arrays share the memory of the
-    agent's tensors."""
+    """Weights of M members, their target networks, and Adam's state. The arrays share the memory of agent's tensors."""
 
     flat_parameters: Array  # [M, D]
     target_parameters: Array  # [M, D]
@@ -295,8 +293,7 @@ def adam(learner, m, grad):
 
 @compiled
 def follow(learner, m, tau):
-    """Update the target network of member ``m``: ``target <- (1 - tau) target + tau weights`` (mirrors
-    `polyak_update`)."""
+    """Update the target network of a member: ``(1 - tau) target + tau weights`` (mirrors `polyak_update`)."""
     target_parameters, flat_parameters = learner.target_parameters[m], learner.flat_parameters[m]
     for i in range(len(target_parameters)):
         target_parameters[i] += tau * (flat_parameters[i] - target_parameters[i])
@@ -304,9 +301,8 @@ def follow(learner, m, tau):
 
 @exact
 def epsilon(agent, m, t):
-    """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of a block of steps. ``agent``
-    has two arrays from `EpsilonGreedy.upcoming_epsilon`, of which one is empty: epsilon at each step, and epsilon by
-    the member's number of finished episodes."""
+    """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of a block of steps, from one
+    of two arrays (`EpsilonGreedy.upcoming_epsilon`): by step or, if that is empty, by number of finished episodes."""
     if len(agent.epsilon_by_step) > 0:
         return agent.epsilon_by_step[t]
     return agent.epsilon_by_episode[agent.episodes[m]]
@@ -380,9 +376,8 @@ def write_values(row, position, values):
 
 @compiled
 def sample_minibatch(replay, m, uniform, num_rows, sample):
-    """Sample a minibatch of member ``m`` with replacement from the first ``num_rows`` rows of its `Replay` buffer, by
-    the random numbers ``uniform [B]`` in [0, 1) (mirrors `ReplayBuffer.sample`). Write the B rows to the columns of
-    ``sample [width, columns]``."""
+    """Sample B of the first ``num_rows`` rows of member ``m`` with replacement, by random numbers ``uniform [B]`` in
+    [0, 1) (mirrors `ReplayBuffer.sample`). Write them to the columns of ``sample [width, columns]``."""
     for column in range(len(uniform)):
         row = min(np.int64(uniform[column] * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
         for i in range(replay.table.shape[2]):
@@ -395,8 +390,7 @@ def make_improve(update):  # type: ignore[no-untyped-def]
     in ``work.sample [width, columns]``, and returns its loss."""
 
     def improve(agent, work, m, t):
-        """Make the updates of member ``m`` after step ``t``, if it has enough experience (mirrors
-        `OffPolicyAgent.learn`)."""
+        """Make the updates of member ``m`` after step ``t``, if it may learn (mirrors `OffPolicyAgent.learn`)."""
         replay, num_rows = agent.replay, count_rows(agent.replay, t + 1)
         if is_learning(replay, agent.episodes[m], num_rows):
             for i in range(replay.uniform.shape[2]):

@@ -102,14 +102,12 @@ def make_work(agent: Any) -> Work:
 
 
 def make_choose(exploring_action):  # type: ignore[no-untyped-def]
-    """Return the function `choose`, by which an agent with continuous actions acts during training.
-    ``exploring_action(agent, outputs, m, t, e, i)`` returns coordinate ``i`` of its action in [-1, 1], with noise, for
-    ``outputs`` of the actor."""
+    """Return the function `choose`, by which an agent with continuous actions explores. ``exploring_action(agent,
+    outputs, m, t, e, i)`` returns coordinate ``i`` of its action in [-1, 1] for ``outputs`` of the actor."""
 
     def choose(agent, work, m, t, e, obs, state):
         """Write the exploring action for ``obs [O]`` to ``work.continuous_action [A]`` in the environment's units, and
-        to ``agent.action_vector[m, e]`` in [-1, 1] (mirrors `TwinCriticAgent.act`). Return 0, because there is no
-        discrete action."""
+        to ``agent.action_vector[m, e]`` in [-1, 1] (mirrors `TwinCriticAgent.act`). Return 0, no discrete action."""
         row = 0
         is_learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
         if is_learning:  # other members act at random, without the actor
@@ -212,8 +210,7 @@ def _critic_gradient(net, params, layers, grad, td_target):
 
 @inlined
 def run_actor(agent, work, m):
-    """Run the actor of member ``m`` on the observations of the minibatch, which `update_critics` has written to the
-    first critic's inputs."""
+    """Run the actor of member ``m`` on the observations that `update_critics` has written to the critics' inputs."""
     copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, agent.obs_size)
     nets.forward(agent.actor, agent.actor_learner.flat_parameters[m], work.actor)
 
@@ -239,8 +236,7 @@ def make_delayed_improve(write_vectors, write_output_gradient, clips_target):  #
 
     @compiled
     def delayed_update(agent, work, m, t, update):
-        """Make an update of member ``m`` with the minibatch in ``work.sample`` (mirrors `OffPolicyAgent.update`).
-        Return the critics' loss."""
+        """Make an update of member ``m`` (mirrors `OffPolicyAgent.update`). Return the critics' loss."""
         batch_size, max_noise, vectors = len(work.td_target), agent.policy_std_clip, work.critic1.acts[0]
         run_actor_on_next_obs(agent, work, agent.actor_learner.target_parameters[m])
         write_vectors(agent, work, m, t, update, True)

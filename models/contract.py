@@ -149,8 +149,8 @@ class EpisodeAgent(Agent):
         """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return which members can no longer learn, ``[M]`` bool, and a message for the user that says why. ``metrics``
-        is the result of `learn`."""
+        """Return which members can no longer learn, ``[M]`` bool, judged by ``metrics``, the result of `learn`. Also
+        return a message for the user that says why."""
         return torch.zeros(self.members, dtype=torch.bool), ""
 
 
@@ -222,8 +222,7 @@ class StepAgent(Agent):
 
 class InnerAgent(StepAgent):
     """Base class of `StepAgent`s that can train on proxies (learned environments or rewards), hundreds at once. With
-    ``vary_hp``, each member has separate hyperparameters, sampled from its seed. All must then be from one group of
-    `groups`."""
+    ``vary_hp``, each member has hyperparameters sampled from its seed. All members must be in one of the `groups`."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
     sample_config = staticmethod(varied.sample_config)

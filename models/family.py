@@ -37,10 +37,9 @@ def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:
 @dataclass(frozen=True)
 class EpisodeSchedule:
     """Schedule of an agent that learns from whole episodes, returned by the property ``schedule`` of its settings. An
-    epoch plays ``episodes`` episodes in parallel, and makes gradient steps. An off-policy agent makes them before it
-    plays, on its replay buffer. An on-policy agent makes them afterwards, on the episodes of the epoch, and then
-    forgets these. A run ends when its score reaches ``target``, or when an evaluation reaches the ``target_return`` of
-    the run."""
+    epoch plays ``episodes`` episodes in parallel, and makes gradient steps: an off-policy agent before it plays, on its
+    replay buffer; an on-policy agent afterwards, on the episodes of the epoch, which it then forgets. A run ends when
+    its score reaches ``target``, or when an evaluation reaches the ``target_return`` of the run."""
 
     episodes: int  # episodes of an epoch; 0: the agent only learns from ``dataset``
     gradient_steps: int  # gradient steps of an epoch, for statistics only; 0 for an agent without gradients

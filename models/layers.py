@@ -108,8 +108,7 @@ class Network(nn.Module):
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def weights(self, flat: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, as views of the parameters ``flat [M,
-        D]`` (None: the module's)."""
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, views of ``flat [M, D]`` (None: `flat`)."""
         if flat is None:
             flat = self.flat
         # The gradient of `Tensor.split` is one concatenation. Slices would be slower: their gradient is a sum of one
@@ -216,8 +215,7 @@ class ConvolutionalTrunk(Network):
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``. ``flat [M, D]`` are the weights (None:
-        the module's)."""
+        """Return features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]`` (`weights` describes ``flat``)."""
         x = images.float() / 255.0
         for weight, bias in self.weights(flat):
             x = convolution(x, weight, bias).relu()

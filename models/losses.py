@@ -118,8 +118,7 @@ def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
 
 
 def td_loss(q: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``, without gradient of the
-    target."""
+    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``. The target gets no gradient."""
     return (q - target.detach()).square().mean(-1)
 
 
@@ -173,8 +172,7 @@ def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
-    """Return the binary cross-entropy ``-log p(bit)`` in nats elementwise. ``bits`` are floats 0 or 1, and p(1) is the
-    sigmoid of the logit."""
+    """Return the binary cross-entropy ``-log p(bit)`` in nats, elementwise, for ``bits`` 0.0 or 1.0 and logits."""
     # The formula max(l, 0) - l b + log(1 + e^-|l|) for logit l and bit b cannot overflow. max(l, 0) is computed as
     # (l + |l|) / 2, because the gradient of a clamp at l = 0 would be 1 - b, not the correct 1/2 - b.
     abs_logits = logits.abs()

@@ -73,8 +73,7 @@ def cache_folder() -> Path:
 
 
 def keeps_cache() -> bool:
-    """Return whether later processes find the compiled functions of this process, because their folder is not
-    temporary."""
+    """Return whether later processes find the compiled functions of this process: their folder is not temporary."""
     return not cache_folder().name.startswith(_TEMPORARY)
 
 
@@ -132,9 +131,8 @@ def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
 
 
 def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Return ``function`` as a function that Numba compiles at its first call with the ``options`` of `numba.njit`, and
-    caches in `cache_folder`. Numba's global settings of the cache, which it reads while it creates the function, are
-    changed only during this call."""
+    """Return a function that compiles ``function`` at its first call with the ``options`` of `numba.njit`, and caches
+    it in `cache_folder`. Numba's global settings of the cache are changed only while Numba creates the function."""
     settings: Any = numba.core.config
     saved_settings = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
     settings.CACHE_DIR = str(cache_folder())

@@ -66,8 +66,7 @@ class OffPolicyAgent(InnerAgent):
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return three tensors for the minibatch ``batch`` (`minibatch`): the loss of K critics (1 or 2), ``[M]``,
-        summed over critics; their values ``[M, K, B]``; the TD targets ``[M, B]``. ``random_numbers`` has the noise on
-        next actions."""
+        summed over critics; their values ``[M, K, B]``; the TD targets ``[M, B]``."""
         with torch.no_grad():
             # The column "discount" is 0 after a termination, otherwise 1.
             next_q = self.next_q(batch["next_obs"], random_numbers)
@@ -85,13 +84,12 @@ class OffPolicyAgent(InnerAgent):
         raise NotImplementedError
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update the actor, if any, and the target networks on ``obs [M, B, O]``, after an update of the critics, in
+        """After an update of the critics, update the actor, if any, on ``obs [M, B, O]``, and the target networks, in
         the members ``mask [M]`` bool (None: all)."""
         raise NotImplementedError
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss". Empty
-        without an actor."""
+        """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``; empty without an actor."""
         return {}
 
     def learn(self) -> Tensor:

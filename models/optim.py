@@ -80,9 +80,8 @@ def _update_moments(grad: Tensor, mean: Tensor, square: Tensor, root_correction2
 
 @functools.cache
 def _corrections() -> tuple[Tensor, Tensor]:
-    """Return two tables of Adam's bias corrections, indexed by step count and computed in float64: 1 / (1 -
-    beta1**count), and the square root of 1 - beta2**count. They end at the count from which both are 1 in float32.
-    Entry 0 has no effect."""
+    """Return two tables of Adam's bias corrections by step count, computed in float64: 1 / (1 - beta1**count), and the
+    square root of 1 - beta2**count. Entry 0 has no effect. At the end, both are 1 in float32, as for larger counts."""
     counts = range(1, math.ceil(math.log(2e-8, BETA2)) + 1)  # 1 ± 2e-8 is 1 in float32
     factor1 = [1 / (1 - BETA1**count) for count in counts]
     root_correction2 = [(1 - BETA2**count) ** 0.5 for count in counts]
@@ -135,8 +134,7 @@ class MemberAdam(FlatOptimizer):
 
     @torch.no_grad()
     def update(self, grad: Tensor, mask: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]``, in the members ``mask [M]`` bool (None: all). The other members do not
-        change in any bit."""
+        """Make one step with ``grad [M, D]``, in the members ``mask [M]`` bool (None: all). Others remain unchanged."""
         state = (self.param, self.mean, self.square)
         old_state = [] if mask is None else [tensor.clone() for tensor in state]
         self.count += 1 if mask is None else mask

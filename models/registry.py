@@ -39,8 +39,8 @@ def family(name: str) -> Family:
 
 
 def canonical_names(names: str) -> str:
-    """Return names of implementations, separated by commas, in their canonical spelling: ``ppo, ddqn`` becomes
-    ``PPO,DDQN``. Unknown names are kept."""
+    """Return ``names`` of implementations in their usual spelling: ``ppo, ddqn`` becomes ``PPO,DDQN``. Unknown names
+    are kept."""
     return ",".join(match_spelling(name.strip(), implementations()) for name in names.split(","))
 
 

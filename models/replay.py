@@ -58,8 +58,7 @@ class ReplayBuffer:
 
     def reserve(self, count: int) -> list[Tensor]:
         """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``, one per dtype.
-        The caller must write the rows from index `position` on, continue at row 0 after the last row, and then call
-        `advance`."""
+        The caller must write the rows from `position` on, continue at row 0 after the last row, and call `advance`."""
         if self.size < self.capacity:
             self._grow(self.size + count)
         return list(self._tables.values())
@@ -113,8 +112,7 @@ class ReplayBuffer:
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`. Raises StateError if its rows do not fit this buffer, or if its position
-        is impossible."""
+        """Restore the result of `state_dict`. Raises StateError if its rows or its position do not fit this buffer."""
         rows, position = state["rows"], state["position"]
         first_column, *_ = rows.values()
         size = len(first_column)  # number of saved rows
@@ -190,8 +188,7 @@ class EpisodeMemory:
         return [columns[name] for columns in self.columns]
 
     def set_column(self, name: str, values: Tensor) -> None:
-        """Overwrite the field ``name`` of all steps with ``values [total steps, ...]``: the steps of all members, one
-        member after the other."""
+        """Overwrite the field ``name`` of all steps with ``values``, the steps of all members in turn, ``[N, ...]``."""
         columns = self.column(name)
         num_steps = [len(column) for column in columns]
         for column, member_values in zip(columns, values.split(num_steps), strict=True):
@@ -220,8 +217,7 @@ class EpisodeMemory:
         return torch.stack(rows, dim=1)
 
     def gather(self, rows: Tensor, names: Sequence[str]) -> list[Tensor]:
-        """Return the fields ``names`` of a minibatch, ``[M, B, ...]`` each. ``rows [M, B]`` are the indices of its
-        steps, a minibatch of `sample`."""
+        """Return fields of a minibatch, ``[M, B, ...]`` each. ``rows [M, B]`` are indices of steps from `sample`."""
         fields = []
         for name in names:
             batches = [column.index_select(0, rows[m]) for m, column in enumerate(self.column(name))]
@@ -229,9 +225,8 @@ class EpisodeMemory:
         return fields
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists, ``{"members": [...]}``. The entry of a member has its columns
-        as ``steps``, and ``lengths``, ``scores`` and ``extras`` of its episodes. The list is empty if there are no
-        episodes yet."""
+        """Return all episodes as plain tensors and lists, ``{"members": [...]}``, an empty list if there are none. The
+        entry of a member has its columns as ``steps``, and ``lengths``, ``scores`` and ``extras`` of its episodes."""
         members = []
         for columns, episodes in zip(self.columns, self.episodes, strict=True):
             if episodes:

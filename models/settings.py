@@ -265,8 +265,7 @@ def value_error(name: str, value: Any, field_type: FieldType, meta: Mapping[str,
 
 
 def _integer_hint(value: str | float, field_type: FieldType, meta: Mapping[str, Any]) -> str:
-    """Return ``"; did you mean 1000?"`` if ``value`` is an allowed integer in another notation, such as 1e3 or 5.0,
-    otherwise ``""``."""
+    """Return the suggestion ``"; did you mean 1000?"`` if ``value`` is an allowed integer such as 1e3, else ``""``."""
     try:
         number = float(value)
     except ValueError:
@@ -383,8 +382,7 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
 
 
 def _fits(value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> bool:
-    """Return whether a single ``value`` has the type of an item of ``field_type`` and fits the range and choices in
-    ``meta``."""
+    """Return whether ``value``, a single item, has the type in ``field_type`` and fits the bounds in ``meta``."""
     # `type` and not `isinstance`, because a bool is no number here, although `bool` is a subclass of `int`.
     allowed_types = (float, int) if field_type.item is float else (field_type.item,)
     if type(value) not in allowed_types:

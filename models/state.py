@@ -15,8 +15,7 @@ _NOT_NEGATIVE = ("square", "second_moment", "noise_std")  # prefixes of names of
 
 
 class StateError(ValueError):
-    """The error about a value in a checkpoint that this program cannot have written. ``str(e)`` states the name of the
-    value, the value and the expected value."""
+    """The error about a value in a checkpoint that this program cannot have written, with the value that it expects."""
 
 
 class Stateful:

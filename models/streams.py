@@ -23,7 +23,7 @@ it samples. For example, ``(Streams.uniform, {"explore": (4,), "replay": (1, 32)
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Return a 32-bit seed for the stream ``name``, such as "weights", of the run with this ``seed``: a hash of both."""
+    """Return a 32-bit seed for the stream ``name``, such as "weights", of a run with this ``seed``: a hash of both."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little")
 
 
@@ -33,9 +33,8 @@ def numbered_seed(seed: int, number: int) -> int:
 
 
 class Streams:
-    """M random generators, one for each member (independent agent). The first axis of all sampled numbers is the member
-    axis. If the amount of numbers depends on other members, as in a rollout that lasts as long as its longest episode,
-    sample from a `fork`."""
+    """M random generators, one for each member (independent agent), which is the first axis of all sampled numbers. If
+    their amount depends on other members, as in a rollout until the longest episode ends, sample from a `fork`."""
 
     device = torch.device("cpu")  # device of the sampled numbers
 
@@ -118,9 +117,8 @@ class Streams:
 
 
 class SharedStreams(Streams):
-    """Streams for members of which many have the same seed. These share a generator, which saves time. The numbers are
-    the same as with `Streams`. All members must sample together: no `subset`, and no `integers` with a bound per
-    member."""
+    """Streams for members of which many have the same seed. These share a generator, which saves time, and get the same
+    numbers as from `Streams`. All members must sample together: no `subset`, and no bound per member in `integers`."""
 
     def __init__(self, seeds: Sequence[int]):
         unique_seeds = list(dict.fromkeys(seeds))
@@ -136,8 +134,7 @@ class SharedStreams(Streams):
 
 
 def lockstep_streams(seeds: Sequence[int], name: str) -> Streams:
-    """Return the streams ``name`` (`Streams.from_name`) for members that always sample together, faster if seeds
-    repeat."""
+    """Return the streams ``name`` for members that always sample together, with shared generators if seeds repeat."""
     streams_class = Streams if len(set(seeds)) == len(seeds) else SharedStreams
     return streams_class.from_name(seeds, name)
 
