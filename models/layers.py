@@ -108,7 +108,7 @@ class Network(nn.Module):
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def weights(self, flat: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, views of ``flat [M, D]`` (None: `flat`)."""
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, views of ``flat [M, D]`` or `flat`."""
         if flat is None:
             flat = self.flat
         # The gradient of `Tensor.split` is one concatenation. Slices would be slower: their gradient is a sum of one

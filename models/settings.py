@@ -382,7 +382,7 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
 
 
 def _fits(value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> bool:
-    """Return whether ``value``, a single item, has the type in ``field_type`` and fits the bounds in ``meta``."""
+    """Return whether ``value``, one item, has the type in ``field_type`` and fits range and choices in ``meta``."""
     # `type` and not `isinstance`, because a bool is no number here, although `bool` is a subclass of `int`.
     allowed_types = (float, int) if field_type.item is float else (field_type.item,)
     if type(value) not in allowed_types:
