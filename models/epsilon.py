@@ -32,13 +32,12 @@ class EpsilonGreedy(InnerAgent):
         """Return epsilon in the next ``steps`` steps, for compiled code, as two float32 arrays. If ``eps_fraction`` is
         set, ``epsilon_by_step [steps]`` is epsilon in each step. Otherwise, ``epsilon_by_episode`` is epsilon by number
         of finished episodes. The other array is empty."""
-        epsilon_by_episode = epsilon_by_step = np.empty(0, np.float32)
+        empty_array = np.empty(0, np.float32)
         if self.config.eps_fraction is None:
             max_episodes = int(self.episodes.max()) + steps * self.envs  # an episode has at least one step
-            epsilon_by_episode = self._epsilon_table(max_episodes).numpy()
-        else:
-            epsilon_by_step = np.array([self._linear_epsilon(self.steps + t) for t in range(steps)], np.float32)
-        return {"epsilon_by_episode": epsilon_by_episode, "epsilon_by_step": epsilon_by_step}
+            return {"epsilon_by_episode": self._epsilon_table(max_episodes).numpy(), "epsilon_by_step": empty_array}
+        epsilon_by_step = np.array([self._linear_epsilon(self.steps + t) for t in range(steps)], np.float32)
+        return {"epsilon_by_episode": empty_array, "epsilon_by_step": epsilon_by_step}
 
     def _epsilon_table(self, max_episodes: int) -> Tensor:
         """Return a table of epsilon by number of finished episodes, for 0 to at least ``max_episodes``."""

@@ -7,9 +7,6 @@ the number of members. There are two layouts of activations, which differ only i
   for a network with two outputs. Used by DDQN and synthetic environments.
 - ``rows``, ``[M, B, features]``: products ``[B, in] x [in, out]`` take a quarter of the time of their transposes if B
   is 8 to 32. Used by imagined rollouts, policy gradients and state values.
-
-With a single row, column or output, the library would compute a matrix-vector product, whose rounding depends on the
-number of members. Each layout has a different cheap way to avoid this.
 """
 
 from collections.abc import Sequence
@@ -24,7 +21,7 @@ from torch import Tensor, nn
 from models.layers import LEAK, Dense, activation_in_file, allocate_blocks, dense, sigmoid
 from models.streams import Streams
 
-_LARGE = 4096  # weights of a layer; above this, a matrix product is faster than a sum of products even for one column
+_LARGE = 4096  # weights of a layer above which a matrix product is faster than a sum of products even for one column
 _MINUS_ONE = torch.tensor(-1.0)
 
 
@@ -39,17 +36,11 @@ class Columns:
         [M, out, B]``. ``slope`` is the slope of leakyrelu below 0. None and "identity" apply no activation; elu and
         silu are not supported here.
 
-        The rounding must not depend on M, but the rounding of a matrix-vector product does. So these cases are not
-        computed as matrix products:
-
-        - One column (B = 1), or one output: an elementwise product and a sum.
-        - One input: an elementwise product.
-
-        For one column of a large layer, a matrix product is faster. It is computed for two equal columns.
-        """
+        The rounding must not depend on M, but the rounding of a matrix-vector product does. So one column (B = 1) or
+        one output is computed as an elementwise product and a sum, and one input as an elementwise product."""
         members, num_outputs, num_inputs = weight.shape
         batch = x.shape[2]
-        if batch == 1 and num_outputs * num_inputs > _LARGE:
+        if batch == 1 and num_outputs * num_inputs > _LARGE:  # a matrix product for two equal columns is faster
             return Columns.affine(weight, bias, x.repeat(1, 1, 2), activation, slope)[:, :, :1]
         # ``out`` is a view of ``memory`` without its padding.
         memory, out = allocate_blocks((members, num_outputs, batch), x)
