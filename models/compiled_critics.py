@@ -107,7 +107,7 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
 
     def choose(agent, work, m, t, e, obs, state):
         """Write the exploring action for ``obs [O]`` to ``work.continuous_action [A]`` in the environment's units, and
-        to ``agent.action_vector[m, e]`` in [-1, 1] (mirrors `TwinCriticAgent.act`). Return 0, no discrete action."""
+        to ``agent.action_vector[m, e]`` in [-1, 1] (mirrors `TwinCriticAgent.act`). Return 0 as discrete action."""
         row = 0
         is_learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
         if is_learning:  # other members act at random, without the actor
@@ -156,6 +156,8 @@ def write_next_values(agent, work, m):
     `TwinCritics.target_values`). The caller has run the actor on the next observations, which are still its inputs, and
     written the next actions to the first critic's inputs."""
     batch_size, depth = len(work.td_target), len(agent.critic1.sizes) - 1
+    # Inputs of the critics are observations, then actions. Copy the observations to the first critic, then all inputs
+    # to the second critic.
     copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, agent.obs_size)
     copy(work.critic1.acts[0], 0, work.critic2.acts[0], 0, agent.obs_size + agent.action_size)
     target_params = agent.learner.target_parameters[m]

@@ -215,7 +215,7 @@ class ConvolutionalTrunk(Network):
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]`` (`weights` describes ``flat``)."""
+        """Return features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``, with weights ``flat [M, D]`` if passed."""
         x = images.float() / 255.0
         for weight, bias in self.weights(flat):
             x = convolution(x, weight, bias).relu()

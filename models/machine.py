@@ -139,7 +139,8 @@ def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{ModuleCacheLocator.__name__}"
     try:
         dispatcher: Any = numba.njit(cache=True, **options)(function)
-        dispatcher._cache.save_overload = functools.partial(_save_locked, dispatcher._cache.save_overload)
+        save = dispatcher._cache.save_overload
+        dispatcher._cache.save_overload = functools.partial(_save_locked, save)
         return dispatcher
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = saved_settings

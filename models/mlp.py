@@ -274,10 +274,9 @@ class MLP:
         gradients: list[Tensor] = []  # of bias and weight, beginning with the last layer
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            trace_entry = trace[i - 1] if i > 0 else x  # of the hidden layer before layer i
-            layer_input = trace_entry
+            layer_input = trace[i - 1] if i > 0 else x  # the entry of the hidden layer before layer i
             if i > 0 and self._traces_input:
-                layer_input = self._activate(layers, trace_entry)
+                layer_input = self._activate(layers, trace[i - 1])
             weight_gradient = self.products.weight_gradient(layer_input, gradient, self._transposed[i])
             gradients += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
             if i == 0 and not need_input_gradient:
@@ -287,8 +286,8 @@ class MLP:
             if i > 0:  # backpropagate through the activation before layer i
                 if self._is_prelu:
                     # The slope multiplies the inputs below 0.
-                    slope_gradients.append((gradient * trace_entry.clamp(max=0)).flatten(1).sum(1, keepdim=True))
-                gradient = self._activation_gradient(layers, gradient, trace_entry)
+                    slope_gradients.append((gradient * trace[i - 1].clamp(max=0)).flatten(1).sum(1, keepdim=True))
+                gradient = self._activation_gradient(layers, gradient, trace[i - 1])
         gradients.reverse()  # weight and bias, beginning with the first layer
         if slope_gradients:
             gradients.append(torch.stack(slope_gradients).sum(0))

@@ -222,18 +222,19 @@ class NoiseBlocks(Blocks):
 
     def take(self, max_steps: int, max_joined_steps: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used. T
-        is at most ``max_steps``. The steps are the rest of the current block, or of the next block if the current block
-        is used up. Steps of further blocks follow, as long as T remains at most ``max_joined_steps``."""
-        slices: list[dict[str, Tensor]] = []
-        num_steps, needs_block = 0, True
-        while needs_block:
+        is at most ``max_steps``. The steps are the rest of the current block, or the next block if the current block is
+        used up. Further blocks follow as long as the total with a whole block is at most ``max_joined_steps``."""
+        slices: list[dict[str, Tensor]] = []  # one for each block
+        num_steps = 0
+        while True:
             if self._used == self.steps:
                 self.next_block()
             start = self._used
             self._used = min(self.steps, start + max_steps - num_steps)
             slices.append({name: values[:, start : self._used] for name, values in self.block.items()})
             num_steps += self._used - start
-            needs_block = num_steps < max_steps and num_steps + self.steps <= max_joined_steps
+            if num_steps == max_steps or num_steps + self.steps > max_joined_steps:
+                break
         if len(slices) == 1:
             return {name: values.contiguous() for name, values in slices[0].items()}
         return {name: torch.cat([values[name] for values in slices], 1) for name in slices[0]}

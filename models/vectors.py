@@ -59,7 +59,7 @@ def _vector_or_number(kind: Any) -> Any:
 
 
 def _make_zeros(lanes: int) -> Any:
-    """Return the function `zeros` of compiled code, which returns a vector of ``lanes`` zeros."""
+    """Return a Numba intrinsic, a function of compiled code, that returns a vector of ``lanes`` zeros."""
 
     @intrinsic
     def zeros(typing: Any) -> Any:
@@ -72,7 +72,7 @@ def _make_zeros(lanes: int) -> Any:
 
 
 def _make_read(kind: Any) -> Any:
-    """Return the function `read` of compiled code, which reads a value of the Numba type ``kind`` from memory."""
+    """Return a Numba intrinsic, a function of compiled code, that reads a vector or a number of the type ``kind``."""
 
     @intrinsic
     def read(typing: Any, address: Any) -> Any:
@@ -171,13 +171,14 @@ def _define_operator(symbol: Any, method: str) -> None:
 
     @intrinsic
     def vector_operator(typing: Any, x: Any, y: Any) -> Any:
-        vector = x if isinstance(x, Vector) else y
+        """Return x operator y, elementwise. At least one of them is a vector, the other may be a number."""
+        result_type = x if isinstance(x, Vector) else y
 
         def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            operands = [_fill(builder, value, vector.lanes) for value in arguments]
+            operands = [_fill(builder, value, result_type.lanes) for value in arguments]
             return getattr(builder, method)(*operands, flags=_FAST)
 
-        return vector(_vector_or_number(x), _vector_or_number(y)), emit_llvm
+        return result_type(_vector_or_number(x), _vector_or_number(y)), emit_llvm
 
     @overload(symbol)
     def implementation(x, y):  # type: ignore[no-untyped-def]

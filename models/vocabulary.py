@@ -150,27 +150,27 @@ def translate(
     numbers in ``hidden_sizes``; the other is from ``default_of("hidden_sizes")``, the value without ``values`` (None:
     unknown). Raises SettingError if ``values`` contain two names of one setting.
     """
-    alias_settings: dict[str, str] = {}  # alias -> setting name
+    translated_names: dict[str, str] = {}  # alias -> setting
     has_shape = not values.keys().isdisjoint((*WIDTHS, *DEPTHS))
     # In a search space "width" and "depth" are settings themselves. Then they do not stand for ``hidden_sizes``.
     if has_shape and "hidden_sizes" in setting_names and "width" not in setting_names:
-        values, alias_settings = _with_hidden_sizes(values, default_of)
-    names_by_alias = vocabulary(families, setting_names)
+        values, translated_names = _with_hidden_sizes(values, default_of)
+    setting_of_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):
         if names[0] in setting_names:  # "width" is a setting, so "hidden_size" and the other names are its aliases
-            names_by_alias |= dict.fromkeys(names, names[0])
+            setting_of_alias |= dict.fromkeys(names, names[0])
     new_values: dict[str, Any] = {}
     for name, value in values.items():
-        setting_name = names_by_alias.get(name, name)
-        has_both_names = setting_name != name and setting_name in values
-        if setting_name in new_values or has_both_names:
-            other_aliases = [alias for alias, other_setting in alias_settings.items() if other_setting == setting_name]
-            two_names = f"{other_aliases[0]} and {name}" if other_aliases else f"{name} and {setting_name}"
+        setting_name = setting_of_alias.get(name, name)
+        is_alias = setting_name != name
+        if setting_name in new_values or (is_alias and setting_name in values):  # another name of the same setting
+            aliases = [alias for alias, other_setting in translated_names.items() if other_setting == setting_name]
+            two_names = f"{aliases[0]} and {name}" if aliases else f"{name} and {setting_name}"
             raise SettingError(f"{two_names} are one setting; give {setting_name}", name)
         new_values[setting_name] = _translate_value(setting_name, value)
-        if setting_name != name:
-            alias_settings[name] = setting_name
-    return new_values, alias_settings
+        if is_alias:
+            translated_names[name] = setting_name
+    return new_values, translated_names
 
 
 def _translate_value(setting_name: str, value: Any) -> Any:
