@@ -1,8 +1,9 @@
-"""Compiled pieces of small agents: fully connected networks of one member, and Adam.
+"""Compiled pieces of small agents: fully connected networks of one member (one of M agents that train together), Adam,
+replay buffer, actions.
 
 A step of a tiny agent is about a hundred operations on a few thousand numbers. On tensors of all members, each
-operation costs a call of torch. Compiled code runs one member after another and costs only the arithmetic. Every
-function mirrors a method that its docstring names; tests/test_compiled.py compares the two. Importing this module
+operation costs a call of torch. Compiled code runs one member after another and costs only the arithmetic. Docstrings
+name the readable method that a function mirrors; tests/test_compiled.py compares the two. Importing this module
 requires Numba.
 
 Arguments of compiled functions are NumPy arrays and named tuples of them. These names have one meaning:
@@ -55,8 +56,8 @@ class Net(NamedTuple):
     biases: Array  # [L] int64, position of the first bias of each layer
     transposed: Array  # [L] bool, whether a weight is stored as [in, out] instead of [out, in]
     activation: int  # activation of hidden layers, a value of `ACTIVATIONS`
-    leak: np.float32  # slope of leakyrelu
-    slope_position: int  # position of prelu's slope
+    leak: np.float32  # slope of leakyrelu below 0
+    slope_position: int  # position of prelu's learned slope
     widest: int  # the largest of sizes
 
 
@@ -92,16 +93,18 @@ class Layers(NamedTuple):
 
 
 def make_layers(net: Net, batch_size: int) -> Layers:
-    """Return zeroed memory for a batch of ``batch_size`` examples, one in each column. The number of columns is rounded
-    up to whole tiles of ``TILE`` columns. Inputs and gradients must remain 0 in the additional columns, because
+    """Allocate zeroed memory for a batch of ``batch_size`` examples, one in each column. The number of columns is
+    rounded up to whole tiles of ``TILE`` columns. Inputs and gradients must remain 0 in the additional columns, because
     gradients of weights are sums over all columns."""
-    columns = -(-batch_size // TILE) * TILE
+    columns = math.ceil(batch_size / TILE) * TILE
     shape = 3, len(net.sizes), net.widest, columns  # the three arrays of `Layers`
-    memory = np.zeros(math.prod(shape) + 16, np.float32)  # 16 numbers more, because the first may be skipped
-    # Arrays that begin at a line of the processor's cache, which has 64 bytes, save up to an eighth of the time. This
-    # is the index of the first number whose address is a multiple of 64 bytes; a float32 has 4 bytes.
+    size = math.prod(shape)
+    # Arrays that begin at a line of the processor's cache, which has 64 bytes or 16 numbers, save up to an eighth of
+    # the time. So up to 16 numbers are skipped until the first address that is a multiple of 64.
+    memory = np.zeros(size + 16, np.float32)
     first = -memory.ctypes.data % 64 // 4
-    return Layers._make(memory[first : first + math.prod(shape)].reshape(shape))
+    acts, preacts, grads = memory[first : first + size].reshape(shape)
+    return Layers(acts, preacts, grads)
 
 
 @exact
@@ -114,15 +117,17 @@ def is_better(x, y):
 def _layer(net, index):
     """Return layer ``index`` of ``net`` as a `Layer`."""
     num_in, num_out = net.sizes[index], net.sizes[index + 1]
+    # The weight matrix is stored row by row, as [in, out] if transposed, otherwise as [out, in].
     in_stride, out_stride = (num_out, 1) if net.transposed[index] else (1, num_in)
     return Layer(num_in, num_out, net.weights[index], net.biases[index], in_stride, out_stride)
 
 
 @compiled
 def forward(net, params, layers):
-    """Run the network ``net`` of one member with parameters ``params [D]`` on the batch ``layers.acts[0] [inputs,
-    columns]`` (`MLP.forward`). Write the activations of layer l to ``acts[l]``, so the outputs of the network to
-    ``acts[L]``. With prelu, also write the values before the activation to ``preacts[l]``."""
+    """Forward pass of a minibatch through the network ``net`` with a member's parameters ``params [D]`` (mirrors
+    `MLP.forward`). The inputs are in ``layers.acts[0] [inputs, columns]``, one example in each column. Write the
+    activations of layer l to ``acts[l]``, so the outputs to ``acts[L]`` with L layers. With prelu, also write the
+    values before the activation to ``preacts[l]``."""
     acts, preacts = layers.acts, layers.preacts
     depth, num_columns = len(net.sizes) - 1, acts.shape[2]
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
@@ -134,9 +139,9 @@ def forward(net, params, layers):
 
 @compiled
 def backward(net, params, layers, grad, need_grad, need_input_grad):
-    """Backpropagate from d loss / d outputs in ``layers.grads[L]``, after `forward` (`MLP.backward`). Write d loss / d
-    activations of layer l to ``layers.grads[l]``, but d loss / d inputs, ``grads[0]``, only if ``need_input_grad``. If
-    ``need_grad``, write d loss / d parameters to this network's positions of ``grad [D]``."""
+    """Backward pass after `forward` (mirrors `MLP.backward`), from d loss / d outputs in ``layers.grads[L]``. Write
+    d loss / d activations of hidden layer l to ``layers.grads[l]`` and, if ``need_input_grad``, d loss / d inputs to
+    ``layers.grads[0]``. If ``need_grad``, write d loss / d parameters to the positions of ``net`` in ``grad [D]``."""
     acts, preacts, act_grads = layers.acts, layers.preacts, layers.grads
     depth, slope_grad = len(net.sizes) - 1, ZERO
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
@@ -163,9 +168,9 @@ def backward(net, params, layers, grad, need_grad, need_input_grad):
 
 @compiled
 def forward_one(net, params, scratch, row):
-    """Run the network ``net`` of one member with parameters ``params [D]`` on one example, the inputs in row ``row`` of
-    ``scratch [rows, widest]``. Return the index of the row that holds the outputs. Layers alternate between the rows
-    ``row`` and ``row ^ 1`` (0 and 1, or 2 and 3) and overwrite both."""
+    """Run the network ``net`` of one member with parameters ``params [D]`` on one example (mirrors `MLP.forward`). Its
+    inputs are in row ``row`` of ``scratch [rows, widest]``. Return the index of the row that holds the outputs. Layers
+    alternate between the rows ``row`` and ``row ^ 1`` (0 and 1, or 2 and 3) and overwrite both."""
     depth = len(net.sizes) - 1
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for layer in range(depth):
@@ -199,12 +204,22 @@ def forward_one(net, params, scratch, row):
 
 
 @compiled
-def outputs_row(net, params, obs, scratch):
-    """Run a network on ``obs [O]``, in rows 0 and 1 of ``scratch [rows, widest]``. Return the index of the row that
-    holds its outputs (`forward_one`)."""
+def outputs_row(net, params, obs, scratch, moments_at=-1):
+    """Run a network with a member's parameters ``params [D]`` on ``obs [O]``, in rows 0 and 1 of ``scratch [rows,
+    widest]``. Return the index of the row that holds its outputs. Observations are first normalised by the moments at
+    position ``moments_at`` in ``params``, unless it is -1 (`normalize`)."""
     for i in range(len(obs)):
-        scratch[0, i] = obs[i]
+        scratch[0, i] = normalize(params, moments_at, obs, i)
     return forward_one(net, params, scratch, 0)
+
+
+@compiled
+def normalize(params, moments_at, obs, i):
+    """Return number ``i`` of ``obs [O]``, unchanged if ``moments_at`` is -1. Otherwise, it is normalised and clipped:
+    means ``[O]``, then factors ``[O]`` that scale to variance 1, begin at ``moments_at`` in ``params [D]``."""
+    if moments_at < 0:
+        return obs[i]
+    return clip((obs[i] - params[moments_at + i]) * params[moments_at + len(obs) + i], -CLIP_LIMIT, CLIP_LIMIT)
 
 
 @compiled
@@ -218,9 +233,9 @@ def argmax(values, count):
 
 
 def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], **fields: Any) -> Any:
-    """Return a named tuple of the class ``record`` for compiled code. The value of a field is looked up by its name in
-    ``fields``, ``random_numbers``, the attributes of ``agent`` and its settings, in this order. The value of a setting
-    with choices becomes its index among them."""
+    """Return the state of an ``agent`` for compiled code, a named tuple of the class ``record``, such as `Members` in
+    models/agents/ppo/compiled.py. The value of a field is looked up by its name in ``fields``, ``random_numbers``, the
+    attributes of ``agent`` and its settings, in this order. A setting with choices becomes its index among these."""
     metadata = {field.name: field.metadata for field in dataclasses.fields(agent.config)}
     for name in set(record._fields) - fields.keys():
         if name in random_numbers:
@@ -244,10 +259,10 @@ def as_argument(value: Any) -> Any:
 
 
 class Learner(NamedTuple):
-    """Weights and target weights ``[M, D]`` of M members, and the state of their `MemberAdam`."""
+    """Weights of M members, their target networks, and Adam's state. The arrays share the memory of agent's tensors."""
 
-    flat_parameters: Array
-    target_parameters: Array
+    flat_parameters: Array  # [M, D]
+    target_parameters: Array  # [M, D]
     mean: Array  # [M, D], mean of gradients
     square: Array  # [M, D], mean of squared gradients
     counts: Array  # [M], number of updates
@@ -255,17 +270,16 @@ class Learner(NamedTuple):
 
 
 def make_learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: MemberAdam) -> Learner:
-    """Return the `Learner` whose arrays share the memory of the weights, the target weights and the ``optimizer``."""
+    """Return the `Learner` of networks with weights ``[M, D]`` that ``optimizer`` trains."""
     tensors = flat_parameters, target_parameters, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
-    return Learner._make(map(as_argument, tensors))
+    return Learner(*map(as_argument, tensors))
 
 
 @compiled
 def adam(learner, m, grad):
-    """Make a step of `MemberAdam` for member ``m`` of a `Learner` with gradient ``grad [D]``."""
+    """Make a step of Adam on the weights of member ``m`` with gradient ``grad [D]`` (mirrors `MemberAdam.update`)."""
     learner.counts[m] += 1
-    count, params = learner.counts[m], learner.flat_parameters[m]
-    mean, square = learner.mean[m], learner.square[m]
+    count, params, mean, square = learner.counts[m], learner.flat_parameters[m], learner.mean[m], learner.square[m]
     # The bias corrections: 1 / (1 - beta1^count), and the square root of 1 - beta2^count.
     factor1, root_correction2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
     step_size = learner.lr[m] * factor1
@@ -279,7 +293,7 @@ def adam(learner, m, grad):
 
 @compiled
 def follow(learner, m, tau):
-    """Move the target weights of member ``m`` of a `Learner` towards its weights by the share ``tau``."""
+    """Update the target network of a member: ``(1 - tau) target + tau weights`` (mirrors `polyak_update`)."""
     target_parameters, flat_parameters = learner.target_parameters[m], learner.flat_parameters[m]
     for i in range(len(target_parameters)):
         target_parameters[i] += tau * (flat_parameters[i] - target_parameters[i])
@@ -287,10 +301,11 @@ def follow(learner, m, tau):
 
 @exact
 def epsilon(agent, m, t):
-    """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of the block. ``agent``
-    (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`. ``epsilon_by_step`` is empty if epsilon depends
-    on the number of finished episodes."""
-    return agent.epsilon_by_step[t] if len(agent.epsilon_by_step) else agent.epsilon_by_episode[agent.episodes[m]]
+    """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of a block of steps, from one
+    of two arrays (`EpsilonGreedy.upcoming_epsilon`): by step or, if that is empty, by number of finished episodes."""
+    if len(agent.epsilon_by_step) > 0:
+        return agent.epsilon_by_step[t]
+    return agent.epsilon_by_episode[agent.episodes[m]]
 
 
 @compiled
@@ -302,10 +317,10 @@ def clip(x, low, high):
 
 
 class Replay(NamedTuple):
-    """Replay buffer of M members before a block of T steps in E environments. U is the number of updates per step, B
-    the batch size."""
+    """Replay buffer of M members at the start of a block of T steps in E environments. U is the number of updates per
+    step, B the batch size."""
 
-    table: Array  # [rows, M, width], shares the memory of the `ReplayBuffer`
+    table: Array  # [rows, M, width], one transition of a member in each row; shares the memory of the `ReplayBuffer`
     position: int  # next row to write
     size: int
     capacity: int
@@ -316,8 +331,8 @@ class Replay(NamedTuple):
 
 
 def make_replay(agent: Any, uniform: Tensor, steps: int) -> Replay:
-    """Return the replay buffer of ``agent`` (`OffPolicyAgent`) for a block of T = ``steps`` steps, and reserve rows.
-    The random numbers ``uniform [M, T, U, B]`` choose the minibatches."""
+    """Return the replay buffer of ``agent`` (`OffPolicyAgent`) for compiled code, with space for T = ``steps`` more
+    steps. The uniform random numbers ``uniform [M, T, U, B]`` choose the minibatches."""
     buffer = agent.replay_buffer
     (table,) = buffer.reserve(steps * agent.envs)  # a single table, because all columns are float32
     return Replay(
@@ -334,7 +349,7 @@ def make_replay(agent: Any, uniform: Tensor, steps: int) -> Replay:
 
 @compiled
 def new_row(replay, t, e):
-    """Return the row of the `Replay` buffer that step ``t`` of the block writes in environment ``e``."""
+    """Return the index of the row in the `Replay` ring buffer for step ``t`` of the block in environment ``e``."""
     return (replay.position + t * replay.envs + e) % replay.capacity
 
 
@@ -346,14 +361,14 @@ def count_rows(replay, num_steps):
 
 @compiled
 def is_learning(replay, episodes, num_rows):
-    """Return whether a member may learn (`OffPolicyAgent.learning_members`), with ``num_rows`` rows in its `Replay`
-    buffer and after ``episodes`` finished episodes."""
+    """Return whether a member has enough experience to learn (mirrors `OffPolicyAgent.learning_members`): after
+    ``episodes`` finished episodes, with ``num_rows`` rows in its `Replay` buffer."""
     return episodes >= replay.init_episodes and num_rows >= replay.fill
 
 
 @compiled
 def write_values(row, position, values):
-    """Write ``values [N]`` to ``row`` from ``position`` on. Return the position after them."""
+    """Write ``values [N]`` to a ``row`` of a replay buffer from ``position`` on. Return the position after them."""
     for i in range(len(values)):
         row[position + i] = values[i]
     return position + len(values)
@@ -361,8 +376,8 @@ def write_values(row, position, values):
 
 @compiled
 def sample_minibatch(replay, m, uniform, num_rows, sample):
-    """Sample B of the first ``num_rows`` rows of member ``m`` with replacement, by the random numbers ``uniform [B]``.
-    Write them to the columns of ``sample [width, columns]`` (`ReplayBuffer.sample`)."""
+    """Sample B of the first ``num_rows`` rows of member ``m`` with replacement, by random numbers ``uniform [B]`` in
+    [0, 1) (mirrors `ReplayBuffer.sample`). Write them to the columns of ``sample [width, columns]``."""
     for column in range(len(uniform)):
         row = min(np.int64(uniform[column] * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
         for i in range(replay.table.shape[2]):
@@ -370,11 +385,12 @@ def sample_minibatch(replay, m, uniform, num_rows, sample):
 
 
 def make_improve(update):  # type: ignore[no-untyped-def]
-    """Return `improve`, the updates that follow a step of an `OffPolicyAgent`. ``update(agent, work, m, t, i)`` makes
-    update ``i`` after step ``t`` with the minibatch in ``work.sample [width, columns]``, and returns its loss."""
+    """Return the function `improve`, which makes all updates after a step of an `OffPolicyAgent`. It samples the
+    minibatches. ``update(agent, work, m, t, i)`` makes update ``i`` of member ``m`` after step ``t`` with the minibatch
+    in ``work.sample [width, columns]``, and returns its loss."""
 
     def improve(agent, work, m, t):
-        """Make the updates of member ``m`` after step ``t``, if it has enough experience (`OffPolicyAgent.learn`)."""
+        """Make the updates of member ``m`` after step ``t``, if it may learn (mirrors `OffPolicyAgent.learn`)."""
         replay, num_rows = agent.replay, count_rows(agent.replay, t + 1)
         if is_learning(replay, agent.episodes[m], num_rows):
             for i in range(replay.uniform.shape[2]):
@@ -396,7 +412,8 @@ class Bounds(NamedTuple):
 def make_bounds(actions: Discrete | Continuous) -> Bounds:
     """Return the bounds of ``actions``, empty arrays if they are discrete."""
     if isinstance(actions, Discrete):
-        return Bounds._make([np.empty(0, np.float32)] * 4)
+        no_numbers = np.empty(0, np.float32)
+        return Bounds(no_numbers, no_numbers, no_numbers, no_numbers)
     low, high = np.array(actions.low, np.float32), np.array(actions.high, np.float32)
     return Bounds((low + high) / 2, (high - low) / 2, low, high)
 
@@ -409,35 +426,34 @@ def nan_to_zero(x):
 
 @compiled
 def clip_action(bounds, x, i):
-    """Return ``x``, coordinate ``i`` of an action, clipped to its `Bounds`."""
+    """Clip ``x``, coordinate ``i`` of an action, to its `Bounds`."""
     return min(max(x, bounds.low[i]), bounds.high[i])
 
 
 @compiled
 def scale_action(bounds, x, i):
-    """Return coordinate ``i`` of the environment's action for the number ``x`` in [-1, 1], relative to the `Bounds`
-    (`TwinCriticAgent.clip`)."""
+    """Scale ``x`` in [-1, 1], coordinate ``i`` of an action, to its `Bounds` (mirrors `TwinCriticAgent.clip`)."""
     return clip_action(bounds, bounds.centre[i] + x * bounds.half_range[i], i)
 
 
 @compiled
 def gaussian_action(bounds, scales, x, i):
-    """Return coordinate ``i`` of the environment's action for the number ``x`` (`Gaussian.clip`), which is relative to
-    the `Bounds` if ``scales`` is True."""
+    """Return coordinate ``i`` of the environment's action for ``x``, an output of a Gaussian policy (mirrors
+    `Gaussian.clip`). If ``scales``, it is first scaled from [-1, 1] to its `Bounds`; then it is clipped to them."""
     if scales:
         x = bounds.centre[i] + bounds.half_range[i] * x
     return clip_action(bounds, nan_to_zero(x), i)
 
 
 class Player(NamedTuple):
-    """Greedy policy of M members with a network ``actor``, for `decide`."""
+    """Greedy policy of M members with a network ``actor``. `decide` computes its actions."""
 
     actor: Net
     flat_parameters: Array  # [M, D]
     bounds: Bounds
-    squashes: bool  # whether a continuous action is tanh of an output, scaled to the bounds
-    scales: bool  # whether a continuous action is an output, scaled to the bounds
-    moments_at: int  # position in ``flat_parameters`` of the moments of observations (`normalize`), or -1
+    squashes: bool  # whether continuous actions are tanh of the outputs, scaled to the bounds
+    scales: bool  # otherwise, whether the outputs are scaled to the bounds; in both cases actions are clipped
+    moments_at: int  # position in ``flat_parameters`` of the moments of observations, -1 without them (`normalize`)
     widest: int  # width of the scratch memory of `decide`
     action_size: int  # length of a continuous action, 0 for discrete actions
 
@@ -450,36 +466,18 @@ def make_actor_player(
     scales: bool = False,
     moments_at: int = -1,
 ) -> Player:
-    """Return the greedy policy of the actors ``mlp`` for compiled code. It shares the memory of the weights
-    ``flat_parameters [M, D]``."""
+    """Return the greedy policy of actors with the architecture ``mlp`` for compiled code. It shares the memory of the
+    weights ``flat_parameters [M, D]``. `Player` describes the other arguments."""
     actor, bounds = make_net(mlp), make_bounds(actions)
     weights = flat_parameters.detach().numpy()
     return Player(actor, weights, bounds, squashes, scales, moments_at, actor.widest, action_size=len(bounds.low))
 
 
-@compiled
-def normalize(params, moments_at, obs, i):
-    """Return number ``i`` of ``obs [O]``, normalised and clipped by the means ``[O]`` and the scales ``[O]`` that begin
-    at ``moments_at`` in ``params``, or unchanged if ``moments_at`` is -1."""
-    if moments_at < 0:
-        return obs[i]
-    return clip((obs[i] - params[moments_at + i]) * params[moments_at + len(obs) + i], -CLIP_LIMIT, CLIP_LIMIT)
-
-
-@compiled
-def normalized_outputs_row(net, params, moments_at, obs, scratch):
-    """Run a network like `outputs_row` on ``obs [O]``, which is first normalised by the moments at ``moments_at`` in
-    ``params`` (`normalize`)."""
-    for i in range(len(obs)):
-        scratch[0, i] = normalize(params, moments_at, obs, i)
-    return forward_one(net, params, scratch, 0)
-
-
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. A continuous action is written
-    to ``continuous_action [A]`` instead, in the environment's units, and 0 is returned. Overwrites ``scratch [2,
-    widest]``. ``state`` is not used."""
-    row = normalized_outputs_row(player.actor, player.flat_parameters[m], player.moments_at, obs, scratch)
+    """Return the greedy discrete action of member ``m`` for ``obs [O]``. A continuous action is written to
+    ``continuous_action [A]`` instead, in the environment's units, and 0 is returned. Overwrites ``scratch [2,
+    widest]``. ``state``, the environment's, is for other kinds of players."""
+    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch, player.moments_at)
     if player.action_size == 0:
         return argmax(scratch[row], player.actor.sizes[-1])
     for i in range(player.action_size):

@@ -1,7 +1,7 @@
 """Actor, twin critics and replay buffer in machine code: the part that TD3, discrete TD3 and SAC share
 (`TwinCriticAgent`).
 
-In compiled functions, ``agent`` is `Members` of one of these kinds, which has the fields of `ActorCritic` and further
+In compiled functions, ``agent`` is `Members` of such an agent, which has the fields of `ActorCritic` and further
 fields, and ``work`` is `Work`. ``m``, ``e`` and ``t`` are a member, an environment and a step of the block, ``update``
 is the index of an update after step ``t``, and ``i`` a coordinate of an action vector. control/loops/compiled.py
 describes all other arguments. Importing this requires Numba.
@@ -23,19 +23,19 @@ ONE = np.float32(1)
 
 
 class ActorCritic(NamedTuple):
-    """Actor, twin critics and replay buffer of M members before a block of T steps in E environments. Arrays share the
-    memory of the agent's tensors. U is the number of updates per step, B the batch size, A the length of an action
-    vector."""
+    """Actor, twin critics and replay buffer of M members (agents that train together) at the start of a block of T
+    steps in E environments. Arrays share the memory of the agent's tensors. U is the number of updates per step, B the
+    batch size, A the length of an action vector."""
 
     actor: nets.Net
-    actor_learner: nets.Learner  # the actor's weights, then weights that a kind of agent adds
+    actor_learner: nets.Learner  # the actor's weights, then other weights of some agents, such as SAC's log alpha
     critic1: nets.Net  # the parameters of both critics are in one array
     critic2: nets.Net
     learner: nets.Learner  # trains both critics
     random: Array  # [M, T, E, A], uniform numbers for random actions
     explore: Array  # [M, T, E, A], normal noise on actions
     next: Array  # [M, T, U, A, B], normal noise on actions in the next states
-    action_vector: Array  # [M, E, A], action vectors of the current step, for the replay buffer
+    action_vector: Array  # [M, E, A], action vectors of the current step in [-1, 1], for the replay buffer
     bounds: nets.Bounds
     obs_size: int
     action_size: int  # A
@@ -57,9 +57,9 @@ Work = namedtuple(
 def make_members(
     record: Any, agent: TwinCriticAgent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor
 ) -> Any:
-    """Return a named tuple of the class ``record`` (`Members` of a kind of agent) for a block of T = ``steps`` steps
-    with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay
-    buffer."""
+    """Return the state of ``agent`` for compiled code at the start of a block of T = ``steps`` steps, and reserve rows
+    in the replay buffer. It is a named tuple of the class ``record``, the agent's `Members`. ``random_numbers``, ``[M,
+    T, ...]`` each, are the numbers of the block. Compiled code writes the critics' loss into ``loss [M]``."""
     critics, critic = agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
     return nets.make_record(
@@ -102,13 +102,12 @@ def make_work(agent: Any) -> Work:
 
 
 def make_choose(exploring_action):  # type: ignore[no-untyped-def]
-    """Return `choose` for continuous actions. ``exploring_action(agent, outputs, m, t, e, i)`` returns coordinate ``i``
-    of an exploring action in [-1, 1] for ``outputs`` of the actor."""
+    """Return the function `choose`, by which an agent with continuous actions explores. ``exploring_action(agent,
+    outputs, m, t, e, i)`` returns coordinate ``i`` of its action in [-1, 1] for ``outputs`` of the actor."""
 
     def choose(agent, work, m, t, e, obs, state):
         """Write the exploring action for ``obs [O]`` to ``work.continuous_action [A]`` in the environment's units, and
-        to ``agent.action_vector[m, e]`` in [-1, 1] (`TwinCriticAgent.act`). Return 0, because there is no discrete
-        action."""
+        to ``agent.action_vector[m, e]`` in [-1, 1] (mirrors `TwinCriticAgent.act`). Return 0 as discrete action."""
         row = 0
         is_learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
         if is_learning:  # other members act at random, without the actor
@@ -126,7 +125,7 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
 
 
 def make_player(policy: AgentPolicy) -> nets.Player | None:
-    """Return the greedy ``policy`` for compiled code, or None if it samples its actions."""
+    """Return ``policy`` for compiled code, or None if it is not greedy but samples its actions."""
     if policy.streams is not None:
         return None
     agent = policy.agent
@@ -134,8 +133,8 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer, with the action vector (`TwinCriticAgent.observe`).
-    `control.loops.compiled` describes the arguments."""
+    """Write a step into the replay buffer as obs, action vector, next_obs, reward, discount (mirrors
+    `TwinCriticAgent.observe`). `control.loops.compiled` describes the arguments."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
     position = nets.write_values(row, 0, obs)
     position = nets.write_values(row, position, agent.action_vector[m, e])
@@ -145,17 +144,20 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @inlined
 def run_actor_on_next_obs(agent, work, params):
-    """Run the actor with parameters ``params [D]`` on the next observations of the minibatch in ``work.sample``. The
-    outputs are then in the last layer of ``work.actor.acts``."""
+    """Run the actor with parameters ``params [D]`` on the next observations of the minibatch in ``work.sample``. Its
+    outputs are written to the last layer of ``work.actor.acts``."""
     copy(work.sample, agent.obs_size + agent.action_size, work.actor.acts[0], 0, agent.obs_size)
     nets.forward(agent.actor, params, work.actor)
 
 
 @compiled
 def write_next_values(agent, work, m):
-    """Write the values of the next states to ``work.td_target [B]`` (`TwinCritics.target_values`). The caller has run
-    the actor on the next observations, and written the next actions to the first critic's inputs."""
+    """Write the target critics' values of the next states to ``work.td_target [B]`` (mirrors
+    `TwinCritics.target_values`). The caller has run the actor on the next observations, which are still its inputs, and
+    written the next actions to the first critic's inputs."""
     batch_size, depth = len(work.td_target), len(agent.critic1.sizes) - 1
+    # Inputs of the critics are observations, then actions. Copy the observations to the first critic, then all inputs
+    # to the second critic.
     copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, agent.obs_size)
     copy(work.critic1.acts[0], 0, work.critic2.acts[0], 0, agent.obs_size + agent.action_size)
     target_params = agent.learner.target_parameters[m]
@@ -171,9 +173,9 @@ def write_next_values(agent, work, m):
 
 @compiled
 def update_critics(agent, work, m):
-    """Make a step of both critics towards the TD targets (`OffPolicyAgent.critic_loss`). Return the loss before the
-    step. ``work.td_target [B]`` must hold the values of the next states, and is replaced by the targets. The
-    observations of the minibatch remain in both critics' inputs."""
+    """Make a step of both critics of member ``m`` towards the TD targets (mirrors `OffPolicyAgent.critic_loss`). Return
+    the loss before the step. ``work.td_target [B]`` must hold the values of the next states, and is replaced by the
+    targets. The observations of the minibatch remain in both critics' inputs."""
     pair_size, td_target = agent.obs_size + agent.action_size, work.td_target
     reward_at = pair_size + agent.obs_size
     for column in range(len(td_target)):
@@ -195,9 +197,9 @@ def update_critics(agent, work, m):
 
 @compiled
 def _critic_gradient(net, params, layers, grad, td_target):
-    """Return the mean squared error of a critic's values and ``td_target [B]``, for the critic ``net`` of a member with
-    parameters ``params [2 D]``. Write the gradient to the positions of this critic in ``grad [2 D]``. The critic's
-    inputs must be in its memory ``layers``, in ``acts[0]``."""
+    """Return the mean squared error of the values of one critic and the targets ``td_target [B]``, and write its
+    gradient to this critic's positions in ``grad [2 D]``. ``net`` is the critic, and ``params [2 D]`` are a member's
+    parameters of both critics. The critic's inputs must be in ``layers.acts[0]``."""
     nets.forward(net, params, layers)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):
@@ -210,32 +212,33 @@ def _critic_gradient(net, params, layers, grad, td_target):
 
 @inlined
 def run_actor(agent, work, m):
-    """Run the actor of member ``m`` on the observations that `update_critics` has left in the first critic's
-    inputs."""
+    """Run the actor of member ``m`` on the observations that `update_critics` has written to the critics' inputs."""
     copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, agent.obs_size)
     nets.forward(agent.actor, agent.actor_learner.flat_parameters[m], work.actor)
 
 
 @inlined
 def actor_backward(agent, work, m):
-    """Write the gradient of the actor's weights to ``work.actor_grad [D]``, by backpropagation from the last layer of
-    ``work.actor.grads``."""
+    """Write the gradient of the actor's weights to ``work.actor_grad [D]``, by backpropagation from the gradient of its
+    outputs in the last layer of ``work.actor.grads``."""
     params = agent.actor_learner.flat_parameters[m]
     nets.backward(agent.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
 
 
 def make_delayed_improve(write_vectors, write_output_gradient, clips_target):  # type: ignore[no-untyped-def]
-    """Return `improve` for TD3 and discrete TD3, which update the actor and the targets every ``policy_delay`` updates
-    of the critics. After the actor has run, ``write_vectors(agent, work, m, t, update, is_target)`` writes its action
-    vectors to the first critic's inputs; ``is_target`` says whether it was the target actor. With ``clips_target``, the
-    target actor's vectors are clipped to [-1, 1]. ``write_output_gradient(agent, work, m, t, update)`` writes the
-    gradient of the actor's loss to the last layer of ``work.actor.grads``, from the gradient of the first critic's
-    values in ``work.critic1.grads[0]``."""
+    """Return the function `improve` (`make_improve`) of TD3 and discrete TD3, which update the actor and the target
+    networks only every ``policy_delay`` updates of the critics.
+
+    :param write_vectors: ``write_vectors(agent, work, m, t, update, is_target)`` converts the outputs of the actor, or
+        of the target actor if ``is_target``, to action vectors, and writes them to the first critic's inputs.
+    :param write_output_gradient: ``write_output_gradient(agent, work, m, t, update)`` computes the gradient of the
+        actor's outputs, in the last layer of ``work.actor.grads``, from d Q / d inputs in ``work.critic1.grads[0]``.
+    :param clips_target: Whether action vectors of the target actor are clipped to [-1, 1] after noise is added.
+    """
 
     @compiled
     def delayed_update(agent, work, m, t, update):
-        """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`). Return the
-        critics' loss."""
+        """Make an update of member ``m`` (mirrors `OffPolicyAgent.update`). Return the critics' loss."""
         batch_size, max_noise, vectors = len(work.td_target), agent.policy_std_clip, work.critic1.acts[0]
         run_actor_on_next_obs(agent, work, agent.actor_learner.target_parameters[m])
         write_vectors(agent, work, m, t, update, True)
@@ -249,7 +252,7 @@ def make_delayed_improve(write_vectors, write_output_gradient, clips_target):  #
         if agent.learner.counts[m] % agent.policy_delay == 0:
             run_actor(agent, work, m)
             write_vectors(agent, work, m, t, update, False)  # overwrites the actions of the minibatch
-            # The gradient of the mean of the first critic's values. Without ``need_grad``, ``work.grad`` is not used.
+            # The actor maximises the mean of the first critic's values. Without ``need_grad``, ``work.grad`` is unused.
             params = agent.learner.flat_parameters[m]
             nets.forward(agent.critic1, params, work.critic1)
             for column in range(batch_size):

@@ -33,8 +33,8 @@ Command = Mapping[str, float]
 
 
 class Policy(Protocol):
-    """Chooses the actions in E episodes of each of M ``members``, which begin at the first call of `act`. Actions in
-    finished episodes are ignored."""
+    """Chooses the actions in E episodes of each of M ``members`` (independent agents), which begin at the first call of
+    `act`. Actions in finished episodes are ignored."""
 
     members: int
 
@@ -42,16 +42,16 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def current_command(self) -> Mapping[str, Tensor]:
-        """Return the current command of each episode, ``{name: [M, E]}`` in the units of `Command`, if there is one."""
+        """Return the current command of each episode, ``{name: [M, E]}`` in the units of `Command`; empty without."""
         return {}
 
     def advance(self, reward: Tensor) -> None:
-        """Update the state of the policy, if it has one, by the reward ``[M, E]`` of the last action."""
+        """Update a policy that depends on past rewards by the reward ``[M, E]`` of the last action."""
         return None
 
 
 class RandomPolicy(Policy):
-    """Policy of uniformly random actions in E = ``envs`` episodes, sampled from each member's stream."""
+    """Policy of uniformly random actions in E = ``envs`` episodes. ``streams`` has a random generator per member."""
 
     def __init__(self, spaces: Spaces, envs: int, streams: Streams):
         self.action_space, self.envs, self.streams, self.members = spaces.actions, envs, streams, len(streams)
@@ -61,7 +61,7 @@ class RandomPolicy(Policy):
 
 
 class GreedyNetwork(NamedTuple):
-    """A network whose outputs determine greedy actions, for an `understudy.policy` file."""
+    """The network of one agent whose outputs determine its greedy actions, for an `understudy.policy` file."""
 
     layers: Sequence[tuple[Tensor, ...]]  # weight [out, in] and bias [out] of each layer, then of its gate, if any
     activations: list[str | float]  # activations of the hidden layers, as in `models.mlp.MLP.member_network`
@@ -93,18 +93,18 @@ class Agent(nn.Module, Stateful, ABC):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> Policy:
-        """Return a policy for E = ``envs`` episodes of each member, with the current weights. If ``sample``, actions
-        are sampled by ``streams``, one stream for each member, otherwise they are greedy. (A `StepAgent` samples the
-        actions of its training in `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes.
-        ``command`` overrides parts of the command that the agent follows, if any."""
+        """Return a policy with the current weights for E = ``envs`` whole episodes of each member. If ``sample``,
+        actions are sampled by the random generators ``streams``, one for each member, otherwise they are greedy. (In
+        training, a `StepAgent` acts by `StepAgent.act` instead.) If ``evaluate``, the agent will not learn from the
+        episodes. ``command`` replaces goals that a command-conditioned agent would choose."""
 
-    def greedy_network(self, member: int, command: Command) -> "GreedyNetwork | None":
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         """Return the network of the greedy policy of ``member``, None if a single network does not describe it.
         ``command`` is as in `begin`. Not called if observations are images."""
         return None
 
     def mean_commands(self) -> dict[str, Tensor]:
-        """Return the mean of the current commands, ``{name: [M]}`` in the units of `Command`, if there are any."""
+        """Return the mean of each member's current commands, ``{name: [M]}`` in the units of `Command`, if any."""
         return {}
 
     @property
@@ -149,8 +149,8 @@ class EpisodeAgent(Agent):
         """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return which members can no longer learn, ``[M]`` bool, and a message for the user that says why. ``metrics``
-        is the result of `learn`."""
+        """Return which members can no longer learn, ``[M]`` bool, judged by ``metrics``, the result of `learn`. Also
+        return a message for the user that says why."""
         return torch.zeros(self.members, dtype=torch.bool), ""
 
 
@@ -183,11 +183,12 @@ class StepAgent(Agent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step ``[M, E, ...]``. ``discount`` is 0 after termination, ``done`` also True after truncation."""
+        """Store a step: ``obs`` and ``next_obs [M, E, *O]``, ``action [M, E]`` or ``[M, E, A]``, all others ``[M, E]``.
+        ``discount`` is 0 after termination, otherwise 1. ``done`` is True after termination or truncation."""
 
     @abstractmethod
     def learn(self) -> Tensor:
-        """Make the updates of this step. Return the loss ``[M]`` of the last update, NaN for members without update."""
+        """Make the gradient steps after this step. Return the loss ``[M]`` of the last one, NaN for members without."""
 
     @property
     def first_update(self) -> int:
@@ -196,7 +197,7 @@ class StepAgent(Agent):
 
     @abstractmethod
     def learning_members(self) -> Tensor:
-        """Return whether members have enough experience to learn, ``[M]`` bool. Once True, always True."""
+        """Return which members have enough experience to learn, ``[M]`` bool. Once True, always True."""
 
     def updates(self, steps: int, learning_steps: Tensor) -> Tensor:
         """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. ``learning_steps [M]`` is
@@ -209,7 +210,7 @@ class StepAgent(Agent):
 
     @staticmethod
     def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-        """Group the positions in ``seeds``. The members of a group are trained together, with their weights in one
+        """Return groups of indices of ``seeds``. The members of a group are trained together, with their weights in one
         tensor, so their networks must have the same shapes."""
         return [list(range(len(seeds)))]
 
@@ -220,8 +221,8 @@ class StepAgent(Agent):
 
 
 class InnerAgent(StepAgent):
-    """Base class of `StepAgent`s that can train on proxies, hundreds of members at once. With ``vary_hp``, each member
-    has separate hyperparameters, sampled from its seed. All members must then be from one group of `groups`."""
+    """Base class of `StepAgent`s that can train on proxies (learned environments or rewards), hundreds at once. With
+    ``vary_hp``, each member has hyperparameters sampled from its seed. All members must be in one of the `groups`."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
     sample_config = staticmethod(varied.sample_config)
@@ -238,19 +239,19 @@ class InnerAgent(StepAgent):
 
     @property
     def lr_factor(self) -> float:
-        """Current factor on all learning rates."""
+        """Current factor on all learning rates, below 1 in an agent that lowers them during training."""
         return 1.0
 
     def lr_factor_at(self, steps: int) -> float:
-        """Return the factor on all learning rates after ``steps`` steps per environment, by the setting
-        ``anneal_lr``."""
+        """Return the factor on all learning rates after ``steps`` steps in each environment. With the setting
+        ``anneal_lr``, it falls linearly from 1 to 0 over the whole run."""
         return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
     @abstractmethod
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
-        """Return actions ``[M', E]`` or ``[M', E, A]`` of the policy with weights ``flat_parameters [M', D]``, for
-        ``obs [M', E, O]`` and any number of members M'. They are greedy or, with random generators ``streams``,
-        sampled."""
+        """Return actions ``[M', E]`` or ``[M', E, A]`` for ``obs [M', E, O]`` by a policy with the weights
+        ``flat_parameters [M', D]`` of any number M' of members. Actions are sampled by the random generators
+        ``streams``, or greedy if it is None."""
 
     def with_weights(self, flat_parameters: Tensor) -> Policy:
         """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
@@ -261,7 +262,7 @@ class InnerAgent(StepAgent):
         return self.with_weights(self.flat_parameters)
 
     def discounts(self) -> Tensor:
-        """Return the discount factor of each member, ``[M]``, on which learned rewards may depend."""
+        """Return the discount factor of each member, ``[M]``. Learned rewards may depend on it."""
         return torch.full((self.members,), self.config.discount, device=self.device)
 
     def status(self) -> dict[str, Tensor]:
@@ -269,7 +270,7 @@ class InnerAgent(StepAgent):
         return {"train/learning_rate": torch.tensor(rates, dtype=torch.float64)} | super().status()
 
     def count_steps(self, steps: int) -> None:
-        """Count ``steps`` steps in each environment, after compiled code has made them."""
+        """Update counters after compiled code has made ``steps`` steps in each environment."""
         self.steps += steps
 
 

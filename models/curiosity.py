@@ -1,5 +1,5 @@
-"""Rewards for novelty for M members (independent agents): the intrinsic curiosity module (ICM) and random network
-distillation (RND).
+"""Intrinsic rewards for novelty for M members (independent agents): the intrinsic curiosity module (ICM) and random
+network distillation (RND).
 
     curiosity = build_curiosity(config, spaces, seeds)   # None without intrinsic rewards
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
@@ -29,7 +29,7 @@ _BLOCKS = 4  # residual blocks in the forward model
 
 
 class Curiosity(Stateful):
-    """Base class of `Icm` and `Rnd`: a network of ``layers``, trained by Adam with the learning rate ``lr``."""
+    """Base class of intrinsic rewards by a network of ``layers``, trained by Adam with the learning rate ``lr``."""
 
     saved: ClassVar[tuple[str, ...]] = ("weights", "optimizer")
 
@@ -40,8 +40,8 @@ class Curiosity(Stateful):
         self.optimizer = MemberAdam(self.weights, torch.full((len(seeds),), lr))
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return rewards ``[M, B]`` for ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``, ``next_obs [M, B, O]``.
-        Also train on them, in the members ``mask [M]`` bool (None: all)."""
+        """Return intrinsic rewards ``[M, B]`` of transitions ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``,
+        ``next_obs [M, B, O]``. Also train the networks of the members ``mask [M]`` bool (None: all) on them."""
         raise NotImplementedError
 
     def _step(self, loss: Tensor, mask: Tensor | None) -> None:
@@ -87,8 +87,7 @@ class Icm(Curiosity):
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Update the three networks of the members ``mask [M]`` bool (None: all) once. Then return rewards ``[M,
-        B]``: ``icm_eta`` times the forward model's error after the update. `Curiosity.rewards` has the shapes of the
-        arguments."""
+        B]``: ``icm_eta`` times the forward model's error after the update. `Curiosity.rewards` has all shapes."""
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
             inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)
@@ -99,8 +98,8 @@ class Icm(Curiosity):
             return self.config.icm_eta * forward_error
 
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of the inverse and the forward model, ``[M, B]`` each. ``action_vectors [M, B, a]`` is
-        ``action`` as the input of the forward model (`_action_vectors`)."""
+        """Return the errors of the inverse model and of the forward model on B transitions, ``[M, B]`` each.
+        ``action_vectors [M, B, a]`` is ``action`` as input of the forward model (`_action_vectors`)."""
         layers = self.network.weights()
         feature_layers, inverse_layers = layers[:3], layers[3:6]
         # The forward model: three layers before the residual blocks, two in each block, and two after them.
@@ -112,8 +111,9 @@ class Icm(Curiosity):
         for first, second in zip(block_layers[::2], block_layers[1::2], strict=True):  # residual blocks
             inner = F.leaky_relu(dense(torch.cat((x, action_vectors), 2), *first))
             x = x + dense(torch.cat((inner, action_vectors), 2), *second)
-        forward_error = (_mlp(x, layers_after, F.leaky_relu) - next_features).square().mean(2)
-        if not self.num_actions:
+        predicted_features = _mlp(x, layers_after, F.leaky_relu)
+        forward_error = (predicted_features - next_features).square().mean(2)
+        if not self.num_actions:  # continuous actions
             return (predicted_action - action).square().mean(2), forward_error
         logits = predicted_action
         if self.num_actions <= 2:  # the network has only a logit of action 1; action 0 has logit 0
@@ -152,7 +152,7 @@ class Rnd(Curiosity):
         self.error_moments = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Train the predictor on ``next_obs``, and return its scaled error before that, ``[M, B]``."""
+        """Train the predictor on ``next_obs [M, B, O]``, and return its scaled error before that, ``[M, B]``."""
         self.obs_moments.add(next_obs, mask)
         mean, deviation = self.obs_moments.mean.unsqueeze(1), self.obs_moments.deviation().unsqueeze(1)
         clip = self.config.rnd_clip
@@ -168,19 +168,19 @@ class Rnd(Curiosity):
 
 
 def build_curiosity(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:
-    """Return the intrinsic reward of the kind ``config.intrinsic``, or None for "none"."""
-    if config.intrinsic == "none":
-        return None
-    return {"icm": Icm, "rnd": Rnd}[config.intrinsic](config, spaces, seeds)
+    """Return the intrinsic reward ``config.intrinsic`` ("icm" or "rnd"), None for "none"."""
+    if config.intrinsic == "icm":
+        return Icm(config, spaces, seeds)
+    return Rnd(config, spaces, seeds) if config.intrinsic == "rnd" else None
 
 
 def _dense_layers(name: str, *sizes: int) -> list[Dense]:
-    """Return the layers ``<name>.0``, ``<name>.1``, ... between successive ``sizes``."""
+    """Return the layers ``<name>.0``, ``<name>.1``, ... with ``sizes``: inputs, widths of hidden layers, outputs."""
     return [Dense(f"{name}.{i}", inputs, outputs) for i, (inputs, outputs) in enumerate(pairwise(sizes))]
 
 
 def _mlp(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], activation: Any) -> Tensor:
-    """Pass ``x [M, B, in]`` through ``layers`` (weight and bias each), with ``activation`` between them."""
+    """Run a network on ``x [M, B, in]``. ``layers`` are weights ``[M, in, out]`` and biases ``[M, out]``."""
     for weight, bias in layers[:-1]:
         x = activation(dense(x, weight, bias))
     return dense(x, *layers[-1])

@@ -29,22 +29,22 @@ class EpsilonGreedy(InnerAgent):
         return torch.full(self.episodes.shape, self._linear_epsilon(previous_steps))
 
     def upcoming_epsilon(self, steps: int) -> dict[str, np.ndarray[Any, Any]]:
-        """Return epsilon for compiled code as two float32 arrays, of which one is empty: ``epsilon_by_episode``, by
-        number of finished episodes, and ``epsilon_by_step``, in each of the next ``steps`` steps, if ``eps_fraction``
-        is set."""
-        epsilon_by_episode = epsilon_by_step = np.empty(0, np.float32)
+        """Return epsilon in the next ``steps`` steps, for compiled code, as two float32 arrays. If ``eps_fraction`` is
+        set, ``epsilon_by_step [steps]`` is epsilon in each step. Otherwise, ``epsilon_by_episode`` is epsilon by number
+        of finished episodes. The other array is empty."""
+        empty_array = np.empty(0, np.float32)
         if self.config.eps_fraction is None:
             max_episodes = int(self.episodes.max()) + steps * self.envs  # an episode has at least one step
-            epsilon_by_episode = self._epsilon_table(max_episodes).numpy()
-        else:
-            epsilon_by_step = np.array([self._linear_epsilon(self.steps + t) for t in range(steps)], np.float32)
-        return {"epsilon_by_episode": epsilon_by_episode, "epsilon_by_step": epsilon_by_step}
+            return {"epsilon_by_episode": self._epsilon_table(max_episodes).numpy(), "epsilon_by_step": empty_array}
+        epsilon_by_step = np.array([self._linear_epsilon(self.steps + t) for t in range(steps)], np.float32)
+        return {"epsilon_by_episode": empty_array, "epsilon_by_step": epsilon_by_step}
 
     def _epsilon_table(self, max_episodes: int) -> Tensor:
-        """Return epsilon by number of finished episodes, for at least 0 to ``max_episodes``."""
+        """Return a table of epsilon by number of finished episodes, for 0 to at least ``max_episodes``."""
         config = self.config
-        # A power of two, at least 64 and above ``max_episodes``. So there are few sizes, and `_decay_table` is cached.
-        size = 1 << (2 * max_episodes + 63).bit_length()
+        size = 64
+        while size <= max_episodes:  # powers of two, so that few tables are computed and `_decay_table` caches them
+            size *= 2
         return _decay_table(config.eps_init, config.eps_decay, config.eps_min, size)
 
     def _linear_epsilon(self, steps: int) -> float:

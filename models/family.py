@@ -14,19 +14,19 @@ PARTS = ("continuous actions", "discrete actions", "images")
 
 
 def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
-    """Return setting -> the reason why it has no effect, for `Family.ineffective`. A rule has three items: whether it
-    holds, the names of settings that then have no effect, and the reason. If a setting is in several rules that hold,
-    the reason is from the first of these rules."""
+    """Return setting -> the reason why it has no effect, for `Family.ineffective`, by ``rules`` such as ``(True,
+    ("clip_range",), "there is only one update")``: whether the rule holds, the settings that then have no effect, and
+    the reason. If several rules about a setting hold, the reason is from the first of them."""
     reasons: dict[str, str] = {}
-    for holds, names, reason in reversed(rules):  # so that the first rule replaces later rules
+    for holds, names, reason in rules:
         if holds:
-            reasons |= dict.fromkeys(names, reason)
+            reasons = dict.fromkeys(names, reason) | reasons
     return reasons
 
 
 def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:
-    """Return the error about a setting that exceeds its limit, as one line, or None if there is none. ``limits`` maps
-    the name of a setting to the name of the setting that is its limit."""
+    """Return one line about a setting of ``config`` that exceeds its limit, or None if there is none. ``limits`` maps
+    a setting to the setting that limits it, such as ``{"batch_size": "buffer_size"}``."""
     for name, limit in limits.items():
         if getattr(config, name) > getattr(config, limit):
             problem = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
@@ -36,19 +36,18 @@ def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class EpisodeSchedule:
-    """Schedule of an agent that learns from whole episodes. The property ``schedule`` of its settings returns it. An
-    epoch plays a number of episodes in parallel, and makes gradient steps. An off-policy agent makes them before it
-    plays, on its replay buffer. An on-policy agent makes them afterwards, on the episodes of the epoch, and then
-    forgets these. A run ends when its score reaches ``target``, or when an evaluation reaches the ``target_return`` of
-    the run."""
+    """Schedule of an agent that learns from whole episodes, returned by the property ``schedule`` of its settings. An
+    epoch plays ``episodes`` episodes in parallel, and makes gradient steps: an off-policy agent before it plays, on its
+    replay buffer; an on-policy agent afterwards, on the episodes of the epoch, which it then forgets. A run ends when
+    its score reaches ``target``, or when an evaluation reaches the ``target_return`` of the run."""
 
-    episodes: int  # episodes of an epoch; if 0, the run counts the ``minibatch_steps``
-    gradient_steps: int  # gradient steps of an epoch, which are only counted; 0 for an agent without gradients
+    episodes: int  # episodes of an epoch; 0: the agent only learns from ``dataset``
+    gradient_steps: int  # gradient steps of an epoch, for statistics only; 0 for an agent without gradients
     on_policy: bool = False
     warm_up: int = 0  # random episodes before the first epoch
-    random_epochs: int = 0  # first epochs, which play at random
-    dataset: str | None = None  # recorded episodes in place of random episodes
-    minibatch_steps: int = 0  # steps that an epoch learns from
+    random_epochs: int = 0  # number of epochs at the start of a run in which actions are random
+    dataset: str | None = None  # name or folder of recorded episodes, in place of random episodes
+    minibatch_steps: int = 0  # steps that an epoch learns from; if ``episodes`` is 0, the run counts these steps
     # The score is the mean return of this number of the latest training episodes. None: it is from greedy evaluations.
     running_mean: int | None = None
     target: float | None = None  # score that ends the run

@@ -9,10 +9,9 @@ the default values below; [C] its public code.
 import functools
 from dataclasses import dataclass, fields
 
-from models.settings import setting
+from models.settings import setting, width
 
 _curiosity = functools.partial(setting, section="curiosity")
-_units = functools.partial(_curiosity, minimum=1, maximum=65_536)
 
 
 @dataclass(frozen=True)
@@ -30,20 +29,20 @@ class Intrinsic:
         0.2, "weight of the forward model's loss; the inverse model's is 1 - icm_beta [F]", minimum=0, maximum=1
     )
     icm_eta: float = _curiosity(0.5, "factor on the reward for novelty [F]", minimum=0)
-    icm_feature_dim: int = _units(32, "features of an observation [F]")
-    icm_hidden_size: int = _units(128, "units of each hidden layer [F]")
+    icm_feature_dim: int = width(32, "features of an observation [F]", section="curiosity")
+    icm_hidden_size: int = width(128, "units of each hidden layer [F]", section="curiosity")
     rnd_lr: float = _curiosity(1e-4, "Adam's learning rate of the predictor [B]", above=0)
     rnd_scale: float = _curiosity(
         0.5, "factor on the reward for novelty, after division by its standard deviation [B]", minimum=0
     )
-    rnd_feature_dim: int = _units(64, "outputs of both networks")
-    rnd_hidden_size: int = _units(128, "units of each of the two hidden layers of both networks")
+    rnd_feature_dim: int = width(64, "outputs of both networks", section="curiosity")
+    rnd_hidden_size: int = width(128, "units of each of the two hidden layers of both networks", section="curiosity")
     rnd_clip: float = _curiosity(5.0, "standardised observations are clipped to this size [B]", above=0)
 
 
 def ineffective(config: Intrinsic) -> dict[str, str]:
-    """Return setting -> the reason why it has no effect (`Family.ineffective`), for settings whose prefix, ``icm_`` or
-    ``rnd_``, is not the value of ``intrinsic``."""
+    """Return setting -> the reason why it has no effect (`Family.ineffective`). With ``intrinsic`` "icm", these are the
+    settings that begin with ``rnd_``, and vice versa; with "none", all."""
     names = [field.name for field in fields(Intrinsic) if field.name != "intrinsic"]
-    ineffective_names = [name for name in names if name.partition("_")[0] != config.intrinsic]
+    ineffective_names = [name for name in names if not name.startswith(f"{config.intrinsic}_")]
     return dict.fromkeys(ineffective_names, f"intrinsic is {config.intrinsic!r}")

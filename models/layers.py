@@ -1,4 +1,4 @@
-"""Networks of M members with all parameters in one flat tensor ``[M, D]``.
+"""Networks of M members (independent agents) with all parameters in one flat tensor ``[M, D]``.
 
 Some functions of torch round the last few elements of an array differently. So a member's numbers would depend on its
 position among other members. To prevent that, arrays are padded to whole *blocks* of `BLOCK` numbers.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import prod, sqrt
+from math import ceil, prod, sqrt
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,8 @@ class Dense:
     name: str
     inputs: int
     outputs: int
-    gain: float | None = None  # gain of an orthogonal initial weight; None: a uniform initial weight
-    scale: float = 1.0  # factor on the initial weight
+    gain: float | None = None  # if set, the initial weight is orthogonal with this gain instead
+    scale: float = 1.0  # further factor on the initial weight
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -78,21 +78,21 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def negative_slope(activation: str, leak: float = LEAK) -> str | float:
-    """Return the slope below 0 of an activation that is a form of leaky ReLU: 0 for relu, 1 for identity, ``leak`` for
-    leakyrelu. Return the name of any other activation."""
+def activation_in_file(activation: str, leak: float = LEAK) -> str | float:
+    """Return an activation as `understudy.policy` files store it: relu, leakyrelu and identity as their slope below 0
+    (0, ``leak`` and 1), any other activation by its name."""
     slopes = {"relu": 0.0, "leakyrelu": leak, "identity": 1.0}
     return slopes.get(activation, activation)
 
 
 class Network(nn.Module):
-    """Parameters of M members with one architecture, a list of `Dense` layers. ``activation`` of the hidden layers is
-    relu, leakyrelu, tanh or identity."""
+    """Base class of the networks of M members: the parameters of a list of ``layers``, sampled from a random generator
+    per member. Subclasses define the forward pass, with ``activation`` relu, leakyrelu, tanh or identity."""
 
     def __init__(self, layers: Sequence[Dense], streams: Streams, activation: str = "relu"):
         super().__init__()
         self.activation = _ACTIVATIONS[activation]
-        self.slope = negative_slope(activation)
+        self.slope = activation_in_file(activation)
         self.layers = tuple(layers)
         self._shapes: list[tuple[int, ...]] = []  # shapes of weight and bias of each layer in turn
         for layer in self.layers:
@@ -102,18 +102,19 @@ class Network(nn.Module):
 
     def _sample_member(self, generator: torch.Generator) -> Tensor:
         """Sample the parameters of a member, ``[D]``."""
-        parts: list[Tensor] = []  # weight and bias of each layer in turn
+        tensors: list[Tensor] = []  # weight and bias of each layer in turn
         for layer in self.layers:
-            parts += layer.initial(generator)
-        return torch.cat([part.reshape(-1) for part in parts])
+            tensors += layer.initial(generator)
+        return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def weights(self, flat: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, as views of the parameters ``flat [M,
-        D]`` (None: the module's)."""
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, views of ``flat [M, D]`` or `flat`."""
+        if flat is None:
+            flat = self.flat
         # The gradient of `Tensor.split` is one concatenation. Slices would be slower: their gradient is a sum of one
         # tensor [M, D] for each layer.
-        parts = (self.flat if flat is None else flat).split(self._sizes, dim=1)
-        views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        pieces = flat.split(self._sizes, dim=1)
+        views = [piece.unflatten(1, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
         return list(zip(views[::2], views[1::2], strict=True))  # weights and biases alternate
 
     def pairs(self, member: int) -> list[tuple[Tensor, Tensor]]:
@@ -129,12 +130,11 @@ class Network(nn.Module):
 
 
 def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate a flat tensor whose length is a multiple of `BLOCK`. Return it, and a view of its first numbers as a
-    tensor of ``shape``, both uninitialised and with the dtype and device of ``reference``. Elementwise functions must
-    be applied to the whole flat tensor. Then the numbers that they round differently are padding."""
+    """Allocate a tensor of ``shape`` with padding, so that elementwise functions round all its elements alike. Return
+    the flat memory, to which such functions must be applied as a whole, and the tensor, a view of its first numbers.
+    Both are uninitialised, with the dtype and device of ``reference``."""
     count = prod(shape)
-    size = -(-count // BLOCK) * BLOCK  # rounded up
-    memory = torch.empty(size, dtype=reference.dtype, device=reference.device)
+    memory = torch.empty(ceil(count / BLOCK) * BLOCK, dtype=reference.dtype, device=reference.device)
     return memory, memory[:count].view(shape)
 
 
@@ -191,8 +191,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
-    """Return the first layers, which several networks share, and the number of features that they compute: convolutions
-    with ``channels`` if observations are images, otherwise the identity."""
+    """Return the layers that compute features of observations, and the number of features: convolutions with
+    ``channels`` if observations are images, otherwise the identity. Several networks may share them."""
     if not spaces.is_image:
         return nn.Identity(), spaces.obs_shape[0]
     network = ConvolutionalTrunk(spaces, channels, streams)
@@ -215,8 +215,7 @@ class ConvolutionalTrunk(Network):
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``. ``flat [M, D]`` are the weights (None:
-        the module's)."""
+        """Return features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``, with weights ``flat [M, D]`` if passed."""
         x = images.float() / 255.0
         for weight, bias in self.weights(flat):
             x = convolution(x, weight, bias).relu()

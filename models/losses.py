@@ -1,4 +1,5 @@
-"""Losses as pure functions, from ``[M, B, ...]`` to ``[M, B]`` or ``[M]``, without reduction over members."""
+"""Losses as pure functions, from ``[M, B, ...]`` to ``[M, B]`` or ``[M]``: M members (independent agents) are trained
+together, so no loss is reduced over members. B is the number of examples of a member."""
 
 import math
 
@@ -22,18 +23,18 @@ def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def pinball_loss(quantiles: Tensor, targets: Tensor, levels: Tensor) -> Tensor:
-    """Return the mean of ``max(level * e, (level - 1) * e)`` with errors ``e = target - quantile`` over Q levels:
-    ``quantiles [M, B, Q]``, ``targets [M, B]``, ``levels [Q]`` -> ``[M, B]``. It is smallest at the quantiles of the
-    targets (Koenker & Bassett 1978, "Regression Quantiles")."""
+    """Return the loss of predicted quantiles, the mean over Q levels of ``max(level * e, (level - 1) * e)`` with errors
+    ``e = target - quantile``: ``quantiles [M, B, Q]``, ``targets [M, B]``, ``levels [Q]`` in (0, 1) -> ``[M, B]``. It
+    is smallest at the quantiles of the targets (Koenker & Bassett 1978, "Regression Quantiles")."""
     _check_shape("targets", targets, quantiles[..., 0])
     error = targets.unsqueeze(-1) - quantiles
     return torch.maximum(levels * error, (levels - 1) * error).mean(-1)
 
 
 def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tensor:
-    """Return the weights ``min(exp(z / temperature), cap)`` of reward-weighted regression, ``[M, B]``. z are the
-    ``values [M, B]``, standardised over B. Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values
-    are equal, every weight is 1 (in the public code, NaN)."""
+    """Return the weights ``min(exp(z / temperature), cap)`` of B experiences in reward-weighted regression, ``[M, B]``.
+    z are the ``values [M, B]``, standardised over B. Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If
+    all values are equal, every weight is 1 (in the public code, NaN)."""
     differences = values - values.mean(1, keepdim=True)
     # The standard deviation of a single value would be NaN.
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
@@ -43,8 +44,8 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
 
 
 def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
-    """Return the mean over experiences, ``[M, B] -> [M]``. With a ``mean_weight [M, B]``, such as 1/N for N experiences
-    and 0 for padding, return the sum of ``values * mean_weight`` instead."""
+    """Return the mean of ``values`` over B, ``[M, B] -> [M]``. If the batch has padding, ``mean_weight [M, B]`` is 0
+    for padding and 1/N for N experiences, and the mean is the sum of ``values * mean_weight``."""
     if mean_weight is None:
         return values.mean(1)
     _check_shape("mean_weight", mean_weight, values)
@@ -53,16 +54,16 @@ def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
 
 def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weight: Tensor | None = None) -> Tensor:
     """Return the policy-gradient loss ``-mean(weight * log softmax(logits)[action])``: ``logits [M, B, A]``, ``actions
-    [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights, such as returns-to-go (Williams
-    1992; Sutton & Barto 2018, section 13.3). The mean is over experiences, weighted by ``mean_weight`` (`mean`)."""
+    [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. The weights, such as returns-to-go or advantages, get no gradient
+    (Williams 1992; Sutton & Barto 2018, section 13.3). ``mean_weight`` is as in `mean`."""
     _check_shape("weights", weights, actions)
     return mean(weights.detach() * cross_entropy(logits, actions), mean_weight)
 
 
 def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None) -> Tensor:
-    """Return ``-beta * mean(H(softmax(logits)) / ln A)``, ``logits [M, B, A] -> [M]``, which is in [-beta, 0]. H is the
-    entropy and ln A its maximum, as in the original notebook. Minimising it raises the entropy (Mnih et al. 2016,
-    section 4). ``mean_weight`` is as in `mean`."""
+    """Return the loss that rewards exploration, ``-beta * mean(H / ln A)``: ``logits [M, B, A] -> [M]`` in [-beta, 0].
+    H is the entropy of ``softmax(logits)`` and ln A its maximum (Mnih et al. 2016, section 4, without the division).
+    ``mean_weight`` is as in `mean`."""
     log_p = logits.log_softmax(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)
     return -beta * mean(entropies / _max_entropy(logits), mean_weight)
@@ -79,15 +80,15 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def _max_entropy(logits: Tensor) -> float:
-    """Return the largest entropy of A actions, ln A, or 1 for a single action, because the result is a divisor."""
+    """Return ln A, the largest entropy for ``logits [M, B, A]``, or 1 if A is 1, because the result is a divisor."""
     num_actions = logits.shape[-1]
     return math.log(num_actions) if num_actions > 1 else 1.0
 
 
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``, NaN if all returns
-    are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding. The first number must not be padding,
-    because `_variance` subtracts the first value from all values."""
+    """Return how well ``values`` predict ``returns``, ``1 - Var(returns - values) / Var(returns)`` over the last axis:
+    ``[..., B] -> [...]``, NaN if all returns are equal. ``weight [..., B]`` is 0 for padding (None: equal weights).
+    The first number must not be padding, because `_variance` subtracts the first value from all values."""
     total_variance = _variance(returns, weight)
     unexplained_part = _variance(returns - values, weight) / total_variance
     return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)
@@ -104,21 +105,20 @@ def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tensor | None = None) -> Tensor:
-    """Return ``delta * mean((V - G)^2)``: ``values [M, B], returns [M, B] -> [M]``. No gradient flows into the returns.
-    ``delta`` is the coefficient of the loss, ``mean_weight`` is as in `mean`."""
+    """Return a critic's loss ``delta * mean((value - return)^2)``: ``values [M, B], returns [M, B] -> [M]``. Returns
+    get no gradient. ``delta`` is the coefficient of the loss, ``mean_weight`` is as in `mean`."""
     _check_shape("values", values, returns)
     return delta * mean((values - returns.detach()).square(), mean_weight)
 
 
 def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
-    """Return the TD target ``r + discount * V(s')``, ``[M, B]`` each. ``discount`` is 0 after termination."""
+    """Return the TD target ``r + discount * V(s')``, all ``[M, B]``. ``discount`` must be 0 after termination."""
     _check_shape("next values", next_value, reward)
     return reward + discount * next_value
 
 
 def td_loss(q: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``, without gradient of the
-    target."""
+    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``. The target gets no gradient."""
     return (q - target.detach()).square().mean(-1)
 
 
@@ -137,9 +137,9 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 
 
 def clipped_value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """Return the mean squared error of values, ``[M, B] -> [M]``. With ``clip``, it is the maximum of the errors of the
-    value and of the value clipped to [old value - clip, old value + clip]. Source: Huang et al. 2022, "The 37
-    Implementation Details of PPO", 9."""
+    """Return PPO's loss of the critic, the mean squared error of values, ``[M, B] -> [M]``. With ``clip``, the error is
+    the larger one of the value and of the value clipped to [old value - clip, old value + clip]. Source: Huang et al.
+    2022, "The 37 Implementation Details of PPO", 9."""
     _check_shape("returns", returns, values)
     squared_error = (values - returns).square()
     if clip is not None:
@@ -172,7 +172,7 @@ def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
-    """Return ``-log p(bit)`` in nats, with p(1) = sigmoid(logit), for ``bits``, floats 0 or 1, and ``logits``."""
+    """Return the binary cross-entropy ``-log p(bit)`` in nats, elementwise, for ``bits`` 0.0 or 1.0 and logits."""
     # The formula max(l, 0) - l b + log(1 + e^-|l|) for logit l and bit b cannot overflow. max(l, 0) is computed as
     # (l + |l|) / 2, because the gradient of a clamp at l = 0 would be 1 - b, not the correct 1/2 - b.
     abs_logits = logits.abs()
@@ -183,9 +183,8 @@ def transition_losses(
     state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, is_end: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return three scalar losses of a model of transitions: the mean squared errors of next states and of rewards, and
-    the cross-entropy of the episode's end in nats, ``-mean(d log p + (1 - d) log(1 - p))``, with p = sigmoid(logit) and
-    d = ``is_end``, 0 or 1. ``state``, ``reward`` and ``logit`` are predictions, the other arguments their targets.
-    States are ``[B, S]``, all others ``[B, 1]``."""
+    the binary cross-entropy of the episode's end in nats. ``state [B, S]``, ``reward [B, 1]`` and ``logit [B, 1]`` of
+    an end are predictions. ``next_state``, ``reward_target`` and ``is_end``, 0 or 1, are their targets."""
     _check_shape("states", state, next_state)
     _check_shape("rewards", reward, reward_target)
     _check_shape("ends", is_end, logit)
@@ -193,14 +192,15 @@ def transition_losses(
 
 
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:
-    """Return ``-log N(value; mean, deviation)`` elementwise, including ``ln(2 pi) / 2``. ``deviation`` None means 1."""
+    """Return the negative log-likelihood ``-log N(value; mean, deviation)`` elementwise, including the constant ``ln(2
+    pi) / 2``. The standard deviation is 1 by default."""
     if deviation is None:
         return HALF_LOG_TWO_PI + 0.5 * (values - mean).square()
     return HALF_LOG_TWO_PI + deviation.log() + 0.5 * ((values - mean) / deviation).square()
 
 
 def categorical_kl(log_p: Tensor, log_q: Tensor, class_axis: int) -> Tensor:
-    """Return ``KL(p || q)`` in nats, at least 0, from log-probabilities with the classes along ``class_axis``."""
+    """Return ``KL(p || q)`` in nats from log-probabilities of classes along ``class_axis``, which is summed over."""
     return (log_p.exp() * (log_p - log_q)).sum(class_axis)
 
 

@@ -50,8 +50,8 @@ FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz
 
 @functools.cache
 def cache_folder() -> Path:
-    """Create and return the folder of the cache for this version of the sources, a temporary one if the user's cache
-    folder is not writable. Keep the ``_MAX_VERSIONS`` folders that were used last."""
+    """Return the folder for machine code of this version of the sources, and create it, a temporary folder if the
+    user's cache folder is not writable. Remove folders of old versions except the last ``_MAX_VERSIONS`` used."""
     digest = _source_digest()
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
@@ -73,7 +73,7 @@ def cache_folder() -> Path:
 
 
 def keeps_cache() -> bool:
-    """Return whether later processes find the compiled functions of this process."""
+    """Return whether later processes find the compiled functions of this process: their folder is not temporary."""
     return not cache_folder().name.startswith(_TEMPORARY)
 
 
@@ -89,8 +89,8 @@ def _source_digest() -> str:
 
 
 class ModuleCacheLocator(UserProvidedCacheLocator):  # type: ignore[misc]
-    """Locates Numba's cache of a function in a folder named after its module. Numba's default is the path of the
-    source. Ray changes that path at every start, so its workers would recompile everything each time."""
+    """Tells Numba to cache a function in a folder named after its module. Numba's default is the path of the source.
+    Ray changes that path at every start, so its workers would recompile everything each time."""
 
     def __init__(self, function: Callable[..., Any], source: str):
         super().__init__(function, source)
@@ -120,9 +120,9 @@ class _SelfContainedCompiler(Compiler):  # type: ignore[misc]
 
 
 def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
-    """Save the ``code`` of a ``signature`` in the cache with Numba's function ``save``, under a lock. Without the lock,
-    two processes could write the code of two signatures to the same file, and a later process would call the wrong
-    code."""
+    """Save the ``code`` of a function, compiled for the argument types ``signature``, in the cache by Numba's function
+    ``save``, under a lock. Without the lock, two processes could write the code of two signatures to the same file, and
+    a later process would call the wrong code."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)  # a process with other code may have removed it
     with open(folder / ".lock", "w") as lock:
@@ -131,16 +131,16 @@ def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
 
 
 def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Return ``function`` as a function that Numba compiles at its first call with ``options``, and caches in
-    `cache_folder`. Numba's global settings of the cache, which it reads while it creates the function, are changed only
-    during this call."""
+    """Return a function that compiles ``function`` at its first call with the ``options`` of `numba.njit`, and caches
+    it in `cache_folder`. Numba's global settings of the cache are changed only while Numba creates the function."""
     settings: Any = numba.core.config
     saved_settings = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
     settings.CACHE_DIR = str(cache_folder())
     settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{ModuleCacheLocator.__name__}"
     try:
         dispatcher: Any = numba.njit(cache=True, **options)(function)
-        dispatcher._cache.save_overload = functools.partial(_save_locked, dispatcher._cache.save_overload)
+        save = dispatcher._cache.save_overload
+        dispatcher._cache.save_overload = functools.partial(_save_locked, save)
         return dispatcher
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = saved_settings
@@ -159,14 +159,16 @@ kernel = functools.partial(_compile, options=EXACT | {"pipeline_class": _SelfCon
 
 
 def type_predicate(kind: type) -> Any:
-    """Return a function that compiled code can call to test whether an argument is of the named tuple class ``kind``.
-    The result is a constant at compile time, so that branches for other classes are not compiled."""
+    """Return the function ``isinstance(x, kind)`` of compiled code, in which x is a named tuple and ``kind`` a class of
+    named tuples. Its result is a constant at compile time, so that branches for other classes are not compiled."""
 
     def predicate(x: Any) -> None: ...  # a name for compiled code, which calls the implementation below
 
     @overload(predicate, jit_options=EXACT_INLINED)
     def implementation(x):  # type: ignore[no-untyped-def]
-        """Return the implementation for an argument of the Numba type ``x``: a function whose result is constant."""
-        return (lambda x: True) if x.instance_class is kind else (lambda x: False)
+        """Return the function that Numba compiles for an argument of the Numba type ``x``."""
+        if x.instance_class is kind:
+            return lambda x: True
+        return lambda x: False
 
     return predicate

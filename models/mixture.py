@@ -30,15 +30,17 @@ class Mixture:
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
-    """Return the names of all fields in the joint settings of ``classes``, as ``{class: {field: name}}``. The name of
-    ``lr`` is ``lr``, or ``PPO_lr`` if several classes have a field ``lr``."""
+    """Return the names that the fields of ``classes`` have in their joint settings, as ``{class: {field: name}}``. The
+    name of ``lr`` is ``lr``, or ``PPO_lr`` if several classes have a field ``lr``."""
     num_classes_with: Counter[str] = Counter()
     for _, config_class in classes:
         num_classes_with.update(field.name for field in dataclasses.fields(config_class))
     names: dict[type, dict[str, str]] = {}
     for agent, config_class in classes:
-        fields = [field.name for field in dataclasses.fields(config_class)]
-        names[config_class] = {name: name if num_classes_with[name] == 1 else f"{agent}_{name}" for name in fields}
+        names[config_class] = {}
+        for field in dataclasses.fields(config_class):
+            is_shared = num_classes_with[field.name] > 1
+            names[config_class][field.name] = f"{agent}_{field.name}" if is_shared else field.name
     return names
 
 
@@ -46,7 +48,8 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
     """Return the joint settings of several families. ``configs`` has a pair for each: the name of its first agent, and
     its settings. Settings of a single family are returned unchanged."""
     if len(configs) == 1:
-        return configs[0][1]
+        _, config = configs[0]
+        return config
     classes = tuple((agent, type(config)) for agent, config in configs)
     names = names_in(classes)
     values: dict[str, Any] = {}
@@ -75,7 +78,7 @@ def _mixture_class(classes: Classes) -> type:
 
 
 def family_configs(config: Any) -> list[Any]:
-    """Split the joint settings ``config`` into the settings of each family."""
+    """Split joint settings into the settings of each family. Settings of a single family are the only item."""
     if not isinstance(config, Mixture):
         return [config]
     configs = []
@@ -98,8 +101,8 @@ def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
 
 
 def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace shared settings in the user's ``values``, such as ``lr``, by the fields of the joint settings ``config``:
-    ``{"lr": 1, "PPO_lr": 2}`` becomes ``{"DDQN_lr": 1, "PPO_lr": 2}``. Other settings remain."""
+    """Replace settings in the user's ``values`` that several families have, such as ``lr``, by the fields of the joint
+    settings ``config``: ``{"lr": 1, "PPO_lr": 2}`` becomes ``{"DDQN_lr": 1, "PPO_lr": 2}``. Other settings remain."""
     shared_names = shared_settings(config)
     all_values: dict[str, Any] = {}
     for name, value in values.items():

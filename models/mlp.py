@@ -7,9 +7,6 @@ the number of members. There are two layouts of activations, which differ only i
   for a network with two outputs. Used by DDQN and synthetic environments.
 - ``rows``, ``[M, B, features]``: products ``[B, in] x [in, out]`` take a quarter of the time of their transposes if B
   is 8 to 32. Used by imagined rollouts, policy gradients and state values.
-
-With a single row, column or output, the library would compute a matrix-vector product, whose rounding depends on the
-number of members. Each layout has a different cheap way to avoid this.
 """
 
 from collections.abc import Sequence
@@ -21,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.layers import LEAK, Dense, allocate_blocks, dense, negative_slope, sigmoid
+from models.layers import LEAK, Dense, activation_in_file, allocate_blocks, dense, sigmoid
 from models.streams import Streams
 
-_LARGE = 4096  # weights of a layer; above this, a matrix product is faster than a sum of products even for one column
+_LARGE = 4096  # weights of a layer above which a matrix product is faster than a sum of products even for one column
 _MINUS_ONE = torch.tensor(-1.0)
 
 
@@ -39,17 +36,11 @@ class Columns:
         [M, out, B]``. ``slope`` is the slope of leakyrelu below 0. None and "identity" apply no activation; elu and
         silu are not supported here.
 
-        The rounding must not depend on M, but the rounding of a matrix-vector product does. So these cases are not
-        computed as matrix products:
-
-        - One column (B = 1), or one output: an elementwise product and a sum.
-        - One input: an elementwise product.
-
-        For one column of a large layer, a matrix product is faster. It is computed for two equal columns.
-        """
+        The rounding must not depend on M, but the rounding of a matrix-vector product does. So one column (B = 1) or
+        one output is computed as an elementwise product and a sum, and one input as an elementwise product."""
         members, num_outputs, num_inputs = weight.shape
         batch = x.shape[2]
-        if batch == 1 and num_outputs * num_inputs > _LARGE:
+        if batch == 1 and num_outputs * num_inputs > _LARGE:  # a matrix product for two equal columns is faster
             return Columns.affine(weight, bias, x.repeat(1, 1, 2), activation, slope)[:, :, :1]
         # ``out`` is a view of ``memory`` without its padding.
         memory, out = allocate_blocks((members, num_outputs, batch), x)
@@ -81,7 +72,7 @@ class Columns:
     def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
         """Return d loss / d weight, summed over the batch: ``[M, in, out]`` if the weight is stored ``transposed``,
         else ``[M, out, in]``. ``layer_input`` is ``[M, in, B]``; ``gradient [M, out, B]`` is d loss / d output."""
-        left, right = (layer_input, gradient) if transposed else (gradient, layer_input)  # [M, rows or columns, B]
+        left, right = (layer_input, gradient) if transposed else (gradient, layer_input)
         if left.shape[1] == 1:  # a product and a sum: a matrix-vector product would round depending on M
             return (left * right).sum(2).unsqueeze(1)
         return torch.bmm(left, right.transpose(1, 2))
@@ -103,15 +94,15 @@ class Rows:
 
     @staticmethod
     def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
-        """Return ``activation(x @ weight + bias)``: ``[M, in, out], [M, out], [M, B, in] -> [M, B, out]``. ``slope`` is
-        the slope of leakyrelu below 0. None, "identity", "prelu" and "silu" apply no activation; `MLP` applies prelu
-        and silu itself."""
+        """Return ``activation(x @ weight + bias)`` for each of M members: ``[M, in, out], [M, out], [M, B, in] -> [M,
+        B, out]``. ``slope`` is the slope of leakyrelu below 0. None, "identity", "prelu" and "silu" apply no
+        activation; `MLP` applies prelu and silu itself."""
         if activation == "elu":
             if x.shape[1] == 1:  # computed as two equal rows, because `dense` cannot write a single row to ``out``
                 return Rows.affine(weight, bias, x.expand(-1, 2, -1), activation)[:, :1]
             memory, out = allocate_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
             dense(x, weight, bias, out)
-            F.elu_(memory)  # ``out`` and padding, so that all elements of ``out`` are rounded alike
+            F.elu_(memory)  # ``out`` and its padding, so that all elements of ``out`` are rounded alike
             return out
         out = dense(x, weight, bias)
         if activation == "relu":
@@ -134,8 +125,9 @@ class Rows:
 
 
 def _batch_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """Return the matrix products of M members, ``[M, i, j] x [M, j, k] -> [M, i, k]``. The case j = 1 is computed as an
-    elementwise product, k = 1 as a product and a sum, and i = 1 as two equal rows."""
+    """Return the matrix products of M members, ``[M, i, j] x [M, j, k] -> [M, i, k]``. A matrix-vector product would
+    round depending on M. So j = 1 is an elementwise product, k = 1 a product and a sum, and i = 1 uses two equal rows.
+    """
     if left.shape[2] == 1:
         return left * right
     if right.shape[2] == 1:
@@ -152,9 +144,9 @@ Layer = tuple[Tensor, Tensor]
 
 
 class MLP:
-    """The architecture of a network. ``sizes`` are the number of inputs, the widths of the hidden layers and the number
-    of outputs. An `MLP` holds no parameters: ``mlp(flat, x)`` receives them as ``flat [M, size]``, other methods as the
-    result of `layers`.
+    """The architecture of a fully connected network. ``sizes`` are the number of inputs, the widths of the hidden
+    layers and the number of outputs. An `MLP` holds no parameters: ``mlp(flat, x)`` receives them as ``flat [M,
+    size]``, other methods as the result of `layers`.
 
     ``activation`` of the hidden layers is relu, leakyrelu (``leak`` is its slope), tanh, identity or prelu (one learned
     slope, shared by all layers), in rows also elu and silu.
@@ -179,7 +171,7 @@ class MLP:
         self.dense = [layer("", inputs, outputs) for inputs, outputs in pairwise(self.sizes)]
         self.depth = len(self.dense)
         self._is_prelu = activation == "prelu"
-        # The derivatives of these activations cannot be computed from their outputs, so the trace holds their inputs.
+        # The derivatives of these activations cannot be computed from their outputs, so `forward` returns their inputs.
         self._traces_input = activation in ("prelu", "silu")
         # Whether the weight of each layer, in columns, is stored as [in, out].
         self._transposed = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
@@ -216,19 +208,20 @@ class MLP:
 
     def _sample_member(self, generator: torch.Generator) -> Tensor:
         """Sample the parameters of a member, ``[size]``: weight and bias of each layer, prelu's slope, padding."""
-        parts: list[Tensor] = []
+        tensors: list[Tensor] = []
         for layer, transposed in zip(self.dense, self._transposed, strict=True):
             weight, bias = layer.initial(generator)  # [in, out], [out]
             stored_weight = weight if transposed or self.products is Rows else weight.T
-            parts += [stored_weight.reshape(-1), bias]
-        slope = torch.tensor([PRELU_SLOPE] if self._is_prelu else [])
-        return torch.cat([*parts, slope, torch.zeros(self.padding)])
+            tensors += [stored_weight.reshape(-1), bias]
+        if self._is_prelu:
+            tensors.append(torch.tensor([PRELU_SLOPE]))
+        return torch.cat([*tensors, torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
-        """Return weight and bias of each layer as views of the parameters ``flat [M, size]``. With prelu, an additional
-        last pair holds the slope ``[M, 1, 1]`` twice."""
-        *parts, _padding = flat.split([*self._counts, self.padding], dim=1)
-        views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        """Return weight and bias (`Layer`) of each layer as views of the parameters ``flat [M, size]``. With prelu, an
+        additional last pair holds the slope ``[M, 1, 1]`` twice."""
+        *pieces, _padding = flat.split([*self._counts, self.padding], dim=1)
+        views = [piece.unflatten(1, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
         layers = []
         for i, transposed in enumerate(self._transposed):
             weight, bias = views[2 * i], views[2 * i + 1]
@@ -238,11 +231,11 @@ class MLP:
         return layers
 
     def member_network(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return layers and activations of ``member``, from the parameters ``flat [M, size]`` and without autograd:
-        weight ``[out, in]`` and bias ``[out]`` of each layer, and a name or a number for each hidden layer. A number is
-        the slope below 0 of a form of leaky ReLU."""
+        """Return the network of one ``member`` for an `understudy.policy` file, from the parameters ``flat [M, size]``:
+        weight ``[out, in]`` and bias ``[out]`` of each layer, and the activation of each hidden layer. This is a name
+        or, for a form of leaky ReLU, its slope below 0."""
         layers = self.layers(flat.detach()[member : member + 1])
-        activation = negative_slope(self.activation, self.leak)
+        activation = activation_in_file(self.activation, self.leak)
         if self._is_prelu:
             slope, _ = layers.pop()
             activation = float(slope)
@@ -253,38 +246,39 @@ class MLP:
         return member_layers, [activation] * (self.depth - 1)
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
-        """Run the network on ``x [M, in, B]`` (in rows: ``[M, B, in]``). Return the trace that `backward` needs: the
-        output of each hidden layer, then the output of the network. With prelu and silu, the trace has the input of
-        each hidden layer's activation, not its output."""
-        activations: list[Tensor] = []
-        affine, activation = self.products.affine, self.activation
+        """Run the network with the parameters ``layers`` (`layers`) on ``x [M, in, B]`` (in rows: ``[M, B, in]``).
+        Return the trace that `backward` needs: the output of each hidden layer, then the output of the network. With
+        prelu and silu, the trace has the input of each hidden layer's activation, not its output."""
+        trace: list[Tensor] = []
+        affine = self.products.affine
         for weight, bias in layers[: self.depth - 1]:  # the hidden layers
-            x = affine(weight, bias, x, activation, self.leak)
-            activations.append(x)
+            x = affine(weight, bias, x, self.activation, self.leak)
+            trace.append(x)
             if self._traces_input:  # `affine` applied no activation
                 x = self._activate(layers, x)
         weight, bias = layers[self.depth - 1]  # the output layer; prelu's slope may follow in ``layers``
-        activations.append(affine(weight, bias, x))
-        return activations
+        trace.append(affine(weight, bias, x))
+        return trace
 
     def backward(
         self,
         layers: list[Layer],
         x: Tensor,
-        activations: list[Tensor],
+        trace: list[Tensor],
         gradient: Tensor,
         need_input_gradient: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
-        batch, and d loss / d x (None without ``need_input_gradient``). ``activations`` is the trace of `forward`."""
-        parts: list[Tensor] = []  # bias and weight, beginning with the last layer
+        """Backpropagate ``gradient``, d loss / d output, through the network that `forward` ran on ``x`` with the
+        parameters ``layers``. ``trace`` is the result of `forward`. Return d loss / d parameters ``[M, size]``, summed
+        over the batch, and d loss / d x (None without ``need_input_gradient``)."""
+        gradients: list[Tensor] = []  # of bias and weight, beginning with the last layer
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            layer_input = trace_entry = x if i == 0 else activations[i - 1]
+            layer_input = trace[i - 1] if i > 0 else x  # the entry of the hidden layer before layer i
             if i > 0 and self._traces_input:
-                layer_input = self._activate(layers, trace_entry)
+                layer_input = self._activate(layers, trace[i - 1])
             weight_gradient = self.products.weight_gradient(layer_input, gradient, self._transposed[i])
-            parts += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
+            gradients += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
             if i == 0 and not need_input_gradient:
                 break
             weight, _ = layers[i]
@@ -292,20 +286,21 @@ class MLP:
             if i > 0:  # backpropagate through the activation before layer i
                 if self._is_prelu:
                     # The slope multiplies the inputs below 0.
-                    slope_gradients.append((gradient * trace_entry.clamp(max=0)).flatten(1).sum(1, keepdim=True))
-                gradient = self._activation_gradient(layers, gradient, trace_entry)
-        parts.reverse()  # weight and bias, beginning with the first layer
+                    slope_gradients.append((gradient * trace[i - 1].clamp(max=0)).flatten(1).sum(1, keepdim=True))
+                gradient = self._activation_gradient(layers, gradient, trace[i - 1])
+        gradients.reverse()  # weight and bias, beginning with the first layer
         if slope_gradients:
-            parts.append(torch.stack(slope_gradients).sum(0))
+            gradients.append(torch.stack(slope_gradients).sum(0))
         elif self._is_prelu:  # a network without hidden layers
-            parts.append(gradient.new_zeros(len(gradient), 1))
+            gradients.append(gradient.new_zeros(len(gradient), 1))
         if self.padding:
-            parts.append(gradient.new_zeros(len(gradient), self.padding))
-        return torch.cat(parts, 1), gradient if need_input_gradient else None
+            gradients.append(gradient.new_zeros(len(gradient), self.padding))
+        return torch.cat(gradients, 1), gradient if need_input_gradient else None
 
     def _activation_gradient(self, layers: list[Layer], gradient: Tensor, trace_entry: Tensor) -> Tensor:
-        """Return ``gradient`` times the activation's derivative, elementwise. ``trace_entry`` is a tensor of the trace
-        from `forward`: the activation's output, or its input for prelu and silu. May overwrite ``gradient``."""
+        """Backpropagate through the activation of a hidden layer: return ``gradient``, d loss / d output, times the
+        derivative, elementwise. ``trace_entry`` is the layer's tensor in the trace of `forward`: the activation's
+        output, or its input for prelu and silu. May overwrite ``gradient``."""
         aten, name = torch.ops.aten, self.activation
         if name == "prelu":
             slope, _ = layers[-1]
@@ -328,7 +323,7 @@ class MLP:
         return gradient  # identity
 
     def _activate(self, layers: list[Layer], x: Tensor) -> Tensor:
-        """Apply prelu or silu, the activations that `Rows.affine` and `Columns.affine` do not apply."""
+        """Apply prelu, whose slope is in ``layers``, or silu. `Rows.affine` and `Columns.affine` do not apply them."""
         if self._is_prelu:
             slope, _ = layers[-1]
             return x.clamp(min=0).addcmul_(x.clamp(max=0), slope)  # max(x, 0) + slope * min(x, 0)
@@ -336,8 +331,7 @@ class MLP:
 
 
 class MlpNetwork(nn.Module):
-    """An `MLP` in rows as a module with weights ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]``.
-    `activations` is its forward pass without autograd."""
+    """An `MLP` in rows as a module with weights ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]``."""
 
     def __init__(
         self,
@@ -352,32 +346,32 @@ class MlpNetwork(nn.Module):
         self.flat = nn.Parameter(self.mlp.initial(streams))
 
     def layers(self) -> list[Layer]:
-        """Return the layers as views of the weights, without autograd."""
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer, views of the weights without autograd."""
         return self.mlp.layers(self.flat.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp(self.flat, x)
 
     def activations(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
-        """Return the result of `MLP.forward`, with the module's weights or with the weights ``flat [M, D]``."""
-        return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
+        """Run the network on ``x [M, B, inputs]`` without autograd. Return the output of each hidden layer, then of the
+        network (`MLP.forward`). ``flat [M, size]`` are weights in place of the module's."""
+        layers = self.layers() if flat is None else self.mlp.layers(flat)
+        return self.mlp.forward(layers, x)
 
 
 class _Differentiable(torch.autograd.Function):
-    """A forward pass of an `MLP` as one operation of autograd, with `MLP.backward` as its backward pass."""
+    """The forward pass of an `MLP` as one operation of autograd, with `MLP.backward` as its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
-        *activations, outputs = mlp.forward(layers, x)
-        ctx.mlp, ctx.layers, ctx.x, ctx.activations = mlp, layers, x, activations
+        *trace, outputs = mlp.forward(layers, x)  # `MLP.backward` does not need the outputs
+        ctx.mlp, ctx.layers, ctx.x, ctx.trace = mlp, layers, x, trace
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """Return the gradients of ``x`` and ``flat`` from the gradient of the outputs."""
+        """Return the gradients of the arguments of `forward` from the gradient of its result."""
         (gradient,) = gradients
-        need_input_gradient = ctx.needs_input_grad[0]
-        parameter_gradient, input_gradient = ctx.mlp.backward(
-            ctx.layers, ctx.x, ctx.activations, gradient, need_input_gradient
-        )
-        return input_gradient, parameter_gradient, None, None  # ``mlp`` and ``layers`` have no gradient
+        needs_x_gradient, *_ = ctx.needs_input_grad
+        parameter_gradient, x_gradient = ctx.mlp.backward(ctx.layers, ctx.x, ctx.trace, gradient, needs_x_gradient)
+        return x_gradient, parameter_gradient, None, None  # ``mlp`` and ``layers`` have no gradient

@@ -9,19 +9,20 @@ EPS = 1e-8  # added to variances
 
 
 class Moments(Stateful):
-    """Running mean and variance of each number in arrays of ``shape``, for each member: ``[M, *shape]`` float64.
-    ``count [M, 1, ...]`` is the number of arrays so far. The initial state is as if ``prior`` arrays with mean 0 and
-    variance 1 had been added. Source: Chan et al. 1979, "Updating formulae [...] for computing sample variances"."""
+    """Running mean and variance of each number in observations or other arrays of ``shape``, separately for each
+    member: ``[M, *shape]`` float64. The initial state is as if ``prior`` arrays with mean 0 and variance 1 had been
+    added. Source: Chan et al. 1979, "Updating formulae [...] for computing sample variances"."""
 
     saved = ("count", "mean", "square")
 
     def __init__(self, members: int, shape: tuple[int, ...], prior: float = 0.0):
-        self.count = torch.full((members, *[1] * len(shape)), prior, dtype=torch.float64)
+        count_shape = (members, *[1] * len(shape))  # [M, 1, ...], to broadcast over ``shape``
+        self.count = torch.full(count_shape, prior, dtype=torch.float64)  # number of arrays so far
         self.mean = torch.zeros(members, *shape, dtype=torch.float64)
         self.square = torch.full_like(self.mean, prior)  # the sum of squared distances from the mean
 
     def add(self, values: Tensor, members: Tensor | None = None) -> None:
-        """Add ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
+        """Update the moments of the members ``members [M]`` bool (None: all) by B arrays, ``values [M, B, *shape]``."""
         values = values.double()
         num_added = values.shape[1]
         # The parallel update by Chan et al.
@@ -32,14 +33,14 @@ class Moments(Stateful):
         batch_square = (values - batch_mean.unsqueeze(1)).square().sum(1)
         square = self.square + (batch_square + difference.square() * (self.count * num_added / count))
         if members is not None:
-            is_updated = members.view_as(self.count)  # [M, 1, ...], to broadcast over ``shape``
+            is_updated = members.view_as(self.count)
             count = torch.where(is_updated, count, self.count)
             mean = torch.where(is_updated, mean, self.mean)
             square = torch.where(is_updated, square, self.square)
         self.count, self.mean, self.square = count, mean, square
 
     def scale(self) -> Tensor:
-        """Return the factor that scales values to variance 1, ``[M, *shape]`` float32. 1e-8 is added to variances, as
+        """Return the factors that scale values to variance 1, ``[M, *shape]`` float32. `EPS` is added to variances, as
         in the wrappers of Gymnasium and stable-baselines3."""
         return (1 / (self._variance() + EPS).sqrt()).float()
 

@@ -24,8 +24,8 @@ from models.varied import groups
 
 
 class OffPolicyAgent(InnerAgent):
-    """Base class of agents with a replay buffer. Subclasses set the attributes below. ``random_numbers["replay"] [M, U,
-    B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
+    """Base class of agents with a replay buffer, which make U updates after each step. Subclasses set the attributes
+    below. ``random_numbers["replay"] [M, U, B]`` are uniform numbers that choose the minibatches of a step."""
 
     saved: ClassVar[tuple[str, ...]] = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity", "steps")
     optimizer: MemberAdam  # trains ``flat_parameters``
@@ -43,9 +43,9 @@ class OffPolicyAgent(InnerAgent):
         self.batch_size, self.hidden_sizes = first_config.batch_size, first_config.hidden_sizes
         self.lrs = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.obs_size = spaces.obs_shape[0]
-        vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)  # shape and dtype of a column
-        columns = {"obs": vector, "action": (action_shape, torch.float32), "next_obs": vector}
-        columns |= {"reward": number, "discount": number}
+        obs_shape = spaces.obs_shape
+        shapes = {"obs": obs_shape, "action": action_shape, "next_obs": obs_shape, "reward": (), "discount": ()}
+        columns = {name: (shape, torch.float32) for name, shape in shapes.items()}
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
 
     def random_numbers_of_update(self, i: int) -> dict[str, Tensor]:
@@ -65,9 +65,8 @@ class OffPolicyAgent(InnerAgent):
         return loss.detach()
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of K critics (1 or 2) on the minibatch ``batch`` (`minibatch`), ``[M]``, their values ``[M,
-        K, B]``, and the TD targets ``[M, B]``. The loss is summed over critics. ``random_numbers`` has the noise on
-        next actions."""
+        """Return three tensors for the minibatch ``batch`` (`minibatch`): the loss of K critics (1 or 2), ``[M]``,
+        summed over critics; their values ``[M, K, B]``; the TD targets ``[M, B]``. ``random_numbers`` are for `next_q`."""
         with torch.no_grad():
             # The column "discount" is 0 after a termination, otherwise 1.
             next_q = self.next_q(batch["next_obs"], random_numbers)
@@ -76,7 +75,8 @@ class OffPolicyAgent(InnerAgent):
         return td_loss(q, target.unsqueeze(1)).sum(1), q, target
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target networks' values ``[M, B]`` of ``next_obs [M, B, O]`` with the agent's next actions."""
+        """Return the target networks' values ``[M, B]`` of the actions that the agent would take after ``next_obs [M,
+        B, O]``, with noise from ``random_numbers``."""
         raise NotImplementedError
 
     def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
@@ -84,13 +84,12 @@ class OffPolicyAgent(InnerAgent):
         raise NotImplementedError
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update the actor, if any, and the target networks on ``obs [M, B, O]``, after an update of the critics, in
+        """After an update of the critics, update the actor, if any, on ``obs [M, B, O]``, and the target networks, in
         the members ``mask [M]`` bool (None: all)."""
         raise NotImplementedError
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss". Empty
-        without an actor."""
+        """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``; empty without an actor."""
         return {}
 
     def learn(self) -> Tensor:
@@ -103,10 +102,10 @@ class OffPolicyAgent(InnerAgent):
             loss = self.update(self.random_numbers_of_update(i), updated_members)
         return loss.masked_fill(~is_learning, torch.nan)
 
-    def minibatch(self, uniform: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Sample a minibatch by ``uniform [M, B]`` in [0, 1): ``obs``, ``action``, ``next_obs``, ``reward`` and
-        ``discount``, ``[M, B, ...]`` each. Rewards for novelty (``curiosity``) are added, and their networks are
-        trained in the members ``mask [M]`` bool (None: all)."""
+    def minibatch(self, uniform: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        """Sample a minibatch by random numbers ``uniform [M, B]`` in [0, 1): ``obs``, ``action``, ``next_obs``,
+        ``reward`` and ``discount``, ``[M, B, ...]`` each. If the agent has ``curiosity``, add its rewards for novelty,
+        and train its networks in the members ``mask [M]`` bool (None: all)."""
         batch = self.replay_buffer.sample(uniform)
         if self.curiosity is not None:
             action = batch["action"]
@@ -118,8 +117,8 @@ class OffPolicyAgent(InnerAgent):
 
     @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of the current weights on the minibatch of the latest update, which is sampled again. They
-        are NaN for members that do not learn yet."""
+        """Return statistics of the current weights, ``{tag: [M]}``, on the minibatch of the latest update, which is
+        sampled again. They are NaN for members that do not learn yet."""
         is_learning = self.learning_members()
         statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
         if self.random_numbers and is_learning.any():
@@ -144,7 +143,7 @@ class OffPolicyAgent(InnerAgent):
         return max(1, self.config.fill)
 
     def learning_members(self) -> Tensor:
-        return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= max(1, self.config.fill))
+        return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= self.first_update)
 
     def count_steps(self, steps: int) -> None:
         super().count_steps(steps)
@@ -152,8 +151,8 @@ class OffPolicyAgent(InnerAgent):
 
 
 class OrnsteinUhlenbeck(Stateful):
-    """Ornstein-Uhlenbeck noise x, ``level [M, E, A]``. A step is ``x += -THETA x DT + sqrt(DT) n`` with standard normal
-    n.
+    """Ornstein-Uhlenbeck noise on actions, which is correlated in time: ``level [M, E, A]``, x below. A step is ``x +=
+    -THETA x DT + sqrt(DT) n`` with standard normal n.
 
     x is 0 at the start of an episode. Its standard deviation is about 0.1 after one step, 0.9 after a hundred, 1.8 in
     the limit. The value of THETA is from Lillicrap et al. 2016, arXiv 1509.02971, the value of DT from
@@ -179,8 +178,8 @@ class OrnsteinUhlenbeck(Stateful):
 
 
 class TwinCritics(nn.Module, Stateful):
-    """Two critics Q(s, a) for each member. ``sizes`` are the number of inputs O + A (observation and action), the
-    widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
+    """Two critics Q(s, a) for each of M members (independent agents). ``sizes`` are the number of inputs O + A
+    (observation and action), the widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
 
     D is the number of weights of a critic. A row of ``flat_parameters [M, 2 D]`` holds the weights of the first critic,
     then of the second critic, so that all can be viewed as 2 M networks ``[2 M, D]``. Without ``twins`` the second
@@ -205,14 +204,16 @@ class TwinCritics(nn.Module, Stateful):
         """Return the values of the first ``count`` critics (None: all used critics), ``[M, count, B]``, for ``obs
         [M, B, O]`` and ``action [M, B, A]``, with ``parameters [M, 2 D]`` (None: `flat_parameters`)."""
         flat = self.flat_parameters if parameters is None else parameters
-        count = count or (2 if self.twins else 1)
+        if count is None:
+            count = 2 if self.twins else 1
         # The network has M * count members: first and second critic of member 0, then of member 1, and so on.
         inputs = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
         weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
         return self.network(weights, inputs).view(len(flat), count, -1)
 
     def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
+        """Return the smaller value of both target critics, ``[M, B]``, for ``obs [M, B, O]`` and ``action [M, B, A]``.
+        Without ``twins``, it is the value of the first."""
         return self(obs, action, parameters=self.target_parameters).amin(1)  # type: ignore[no-any-return]
 
 
@@ -252,13 +253,13 @@ class TwinCriticAgent(OffPolicyAgent):
             self.half_range = (self.high - self.low) / 2
 
     def _initial_weights(self, streams: Streams) -> Tensor:
-        """Return initial weights of the actor, ``[M, D]``. The network's weights are first; a subclass may add more."""
+        """Sample initial weights of the actor, ``[M, D]``: the network's, then others that a subclass may add."""
         return self.network.initial(streams)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return names and shapes of the random numbers of a step for `NoiseBlocks`. A member acts by the uniform
-        numbers "random" until it learns, then with the normal noise "explore". In each update, "replay" chooses the
-        minibatch, and "next" is the noise on actions in the next states."""
+        """Return names and shapes of the random numbers that a step needs, for `NoiseBlocks`. A member acts by the
+        uniform numbers "random" until it learns, then with the normal noise "explore". In each update, "replay" chooses
+        the minibatch, and "next" is the noise on actions in the next states."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch_size)}),
@@ -273,7 +274,8 @@ class TwinCriticAgent(OffPolicyAgent):
         return self.critics(batch["obs"], batch["action"])  # type: ignore[no-any-return]
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return exploring action vectors ``[M, E, A]`` for ``outputs [M, E, outputs]`` of the actor's network."""
+        """Return action vectors with exploration noise, ``[M, E, A]``, for ``outputs [M, E, outputs]`` of the actor's
+        network. ``random_numbers`` are the numbers of this step (`_noise_draws`)."""
         raise NotImplementedError
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:

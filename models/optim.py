@@ -80,9 +80,8 @@ def _update_moments(grad: Tensor, mean: Tensor, square: Tensor, root_correction2
 
 @functools.cache
 def _corrections() -> tuple[Tensor, Tensor]:
-    """Return two tables of Adam's bias corrections, indexed by step count and computed in float64: 1 / (1 -
-    beta1**count), and the square root of 1 - beta2**count. They end when both are 1 in float32, as at all larger
-    counts. Entry 0 has no effect."""
+    """Return two tables of Adam's bias corrections by step count, computed in float64: 1 / (1 - beta1**count), and the
+    square root of 1 - beta2**count. Entry 0 has no effect. At the end, both are 1 in float32, as for larger counts."""
     counts = range(1, math.ceil(math.log(2e-8, BETA2)) + 1)  # 1 ± 2e-8 is 1 in float32
     factor1 = [1 / (1 - BETA1**count) for count in counts]
     root_correction2 = [(1 - BETA2**count) ** 0.5 for count in counts]
@@ -102,26 +101,26 @@ class FlatOptimizer(Stateful):
 
     saved = ("mean", "square", "count")
     count: Any  # number of steps: one number for all members, or one for each member
-    update: Callable[..., None]
+    update: Callable[..., None]  # makes a step with a gradient [M, D]
 
     def __init__(self, param: Tensor, lr: Any, eps: float = 1e-8):
         self.param, self.lr, self.eps = param, lr, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)  # Adam's moments
 
     def zero_grad(self) -> None:
-        """Set the gradient of ``param`` to zero, and let autograd record its use."""
+        """Begin a step: remove the gradient of ``param``, and let autograd record its use."""
         self.param.requires_grad_(True)
         self.param.grad = None
 
     def take_gradient(self) -> Tensor:
-        """Return the gradient ``[M, D]`` since `zero_grad`. Autograd no longer records the use of ``param``."""
+        """End the record of autograd that `zero_grad` began. Return the gradient of ``param``, ``[M, D]``."""
         gradient, self.param.grad = self.param.grad, None
         self.param.requires_grad_(False)
         assert gradient is not None, "no loss depends on the parameter"
         return gradient
 
     def step(self, *arguments: Any) -> None:
-        """Make one step with the gradient since `zero_grad` and further ``arguments`` of `update`."""
+        """Make one step with the gradient since `zero_grad`. ``arguments`` are further arguments of `update`."""
         self.update(self.take_gradient(), *arguments)
 
 
@@ -135,16 +134,14 @@ class MemberAdam(FlatOptimizer):
 
     @torch.no_grad()
     def update(self, grad: Tensor, mask: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]``, in the members ``mask [M]`` bool (None: all). The other members do not
-        change in any bit."""
+        """Make one step with ``grad [M, D]``, in the members ``mask [M]`` bool (None: all). Others remain unchanged."""
         state = (self.param, self.mean, self.square)
         old_state = [] if mask is None else [tensor.clone() for tensor in state]
         self.count += 1 if mask is None else mask
-        tables = _corrections()
-        index = self.count.clamp(max=len(tables[0]) - 1)  # the last entries are for all later counts
-        factor1, root_correction2 = (table[index].unsqueeze(1) for table in tables)  # [M, 1] each
-        update = _update_moments(grad, self.mean, self.square, root_correction2, self.eps)
-        self.param.sub_(update.mul_(self.lr.unsqueeze(1) * factor1))
+        factors1, root_corrections2 = _corrections()
+        index = self.count.clamp(max=len(factors1) - 1)  # [M]; the last entries are for all later counts
+        update = _update_moments(grad, self.mean, self.square, root_corrections2[index].unsqueeze(1), self.eps)
+        self.param.sub_(update.mul_((self.lr * factors1[index]).unsqueeze(1)))
         if mask is not None:
             for tensor, old_tensor in zip(state, old_state, strict=True):
                 tensor.copy_(torch.where(mask.unsqueeze(1), tensor, old_tensor))
@@ -157,8 +154,8 @@ class AdamW(LeanOptimizer, torch.optim.AdamW):
 
 
 class LockstepAdam(FlatOptimizer):
-    """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). With
-    ``separate_steps`` members may also step separately, so ``count`` is a tensor ``[M]`` int64 instead of one integer.
+    """Adam for one parameter ``[M, D]`` of members that make all steps together, with learning rates ``lr`` (M floats).
+    With ``separate_steps``, a step may leave out members, so ``count`` is a tensor ``[M]`` int64 and not one integer.
 
     The fused kernel of `torch.optim.AdamW` is called directly, because the class around it takes longer than a small
     update. It is called once for all members if they have one learning rate and one step count, otherwise once per
@@ -186,7 +183,7 @@ class LockstepAdam(FlatOptimizer):
         self.count = self.count + (1 if mask is None else mask)
 
     def _call_kernel(self, member: int | slice, grad: Tensor, lr: float, count: int) -> None:
-        """Make step ``count + 1`` by ``grad [M, D]``, of one member or of all members (``slice(None)``)."""
+        """Make step ``count + 1`` by ``grad [M, D]``, of one member (its index) or of all members (``slice(None)``)."""
         param, mean, square = self.param[member], self.mean[member], self.square[member]  # views
         counts = [torch.tensor(float(count))]
         no_maxima: list[Tensor] = []  # maxima of squares, which only AMSGrad uses
@@ -201,8 +198,7 @@ def clip_gradients(params: Sequence[Tensor], max_norm: float | None) -> Tensor:
     """Scale the gradients of ``params [M, ...]`` in place, so that each member has a gradient norm of at most
     ``max_norm`` (None: no limit). The norm is over all parameters that have a gradient. Return the norms ``[M]`` before
     scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all members.)"""
-    # Views, so scaling them scales the gradients of the parameters.
-    grads = [param.grad.flatten(1) for param in params if param.grad is not None]
+    grads = [param.grad.flatten(1) for param in params if param.grad is not None]  # views of the gradients
     member_norms = norms(grads)
     if max_norm is None:
         return member_norms
@@ -221,8 +217,8 @@ def norms(grads: Sequence[Tensor]) -> Tensor:
 def polyak_update(
     target_parameters: Tensor, flat_parameters: Tensor, tau: float, members: Tensor | None = None
 ) -> None:
-    """Update ``target_parameters [M, D]`` of ``members [M]`` bool (None: all) in place: ``target <- (1 - tau) target +
-    tau parameters``."""
+    """Update the weights of target networks in place, in the ``members [M]`` bool (None: all): ``target <- (1 - tau)
+    target + tau weights``. Both are ``[M, D]``."""
     if members is None:
         target_parameters.lerp_(flat_parameters, tau)
     else:

@@ -21,7 +21,7 @@ from models.settings import SettingError, choice_error, field_types, match_spell
 @functools.cache
 def implementations() -> dict[str, Family]:
     """Return implementation -> its family, such as ``{"DDQN": Family(...), "DuelingDDQN": Family(...), ...}``, from the
-    ``config.py`` of all families. Implementations that learn a proxy are last."""
+    ``config.py`` of all families. Implementations that learn a proxy (an environment or reward) are last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
@@ -39,8 +39,8 @@ def family(name: str) -> Family:
 
 
 def canonical_names(names: str) -> str:
-    """Return names of implementations, separated by commas, in their canonical spelling: ``ppo, ddqn`` becomes
-    ``PPO,DDQN``. Unknown names are kept."""
+    """Return ``names`` of implementations in their usual spelling: ``ppo, ddqn`` becomes ``PPO,DDQN``. Unknown names
+    are kept."""
     return ",".join(match_spelling(name.strip(), implementations()) for name in names.split(","))
 
 
@@ -66,9 +66,9 @@ def parse_agents(names: str) -> list[str]:
 
 
 def families_of(name: str, agent: str) -> list[str]:
-    """Return the folder names of all families whose settings belong to a run of implementation ``name``. If ``name``
-    learns a proxy, they include the families of the inner agents, which train on the proxy. The inner agents are named
-    in ``agent`` ("PPO,DDQN"). No family is repeated."""
+    """Return the folder names of the families whose settings belong to a run of implementation ``name``, such as
+    ``["ddqn"]``. If ``name`` learns a proxy, they include the families of the inner agents in ``agent`` ("PPO,DDQN"),
+    which train on the proxy. No family is repeated."""
     inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
     packages = [family(implementation).package for implementation in (name, *inner_names)]
     folders = [package.rpartition(".")[2] for package in packages]  # models.agents.ddqn -> ddqn
@@ -76,26 +76,27 @@ def families_of(name: str, agent: str) -> list[str]:
 
 
 def config_classes(agents: Sequence[str]) -> Classes:
-    """Return a pair for each family of ``agents``: the first agent of this family, and the class of its settings."""
-    classes: dict[type, str] = {}  # class -> first agent
+    """Return a pair for each family of ``agents``: its first agent, and the class of its settings. For DDQN,
+    DuelingDDQN and PPO, these are ``(("DDQN", ddqn.Config), ("PPO", ppo.Config))``."""
+    first_agents: dict[type, str] = {}
     for name in agents:
-        classes.setdefault(family(name).config, name)
-    return tuple((first_agent, config_class) for config_class, first_agent in classes.items())
+        first_agents.setdefault(family(name).config, name)
+    return tuple((first_agent, config_class) for config_class, first_agent in first_agents.items())
 
 
 def family_parts(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
     """Split the joint settings ``config`` of all ``agents`` (`models.mixture`) by family. Return three items for each
-    family: its first agent; the names of its fields in ``config``, such as ``lr`` -> ``PPO_lr``; its settings."""
-    classes = config_classes(agents)
-    joint_names = names_in(classes)
+    family: its first agent; the names of its fields in ``config``, such as ``{"lr": "PPO_lr"}``; its settings."""
+    names_by_class = names_in(config_classes(agents))
     parts = []
-    for (first_agent, config_class), family_config in zip(classes, family_configs(config), strict=True):
-        parts.append((first_agent, joint_names[config_class], family_config))
+    for (first_agent, config_class), family_config in zip(config_classes(agents), family_configs(config), strict=True):
+        parts.append((first_agent, names_by_class[config_class], family_config))
     return parts
 
 
 def overridden_names(name: str) -> set[str]:
-    """Return the settings whose defaults differ between the implementations in the family of ``name``."""
+    """Return the settings whose defaults differ between the implementations in the family of ``name``: DDPG and TD3,
+    for example, differ in ``policy_delay``."""
     return set().union(*family(name).implementations.values())  # keys of the overrides of each implementation
 
 
@@ -106,7 +107,7 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     them, the settings that tell them apart (`overridden_names`) get the default values of implementation ``name``.
     """
     family_spec = family(name)
-    (family_config,) = [part for part in family_configs(config) if type(part) is family_spec.config]
+    (family_config,) = [other for other in family_configs(config) if type(other) is family_spec.config]
     agents_of_family = [other for other in agents if family(other) is family_spec]
     if len(agents_of_family) == 1:
         return family_config
@@ -141,8 +142,7 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
     values |= family_spec.environment_presets.get((name, game_name), {})
     preset = (choices or {}).get("preset")
     if family_spec.presets and preset is not None:
-        default_preset = family_spec.config.preset  # changes nothing, so ``presets`` of the family does not contain it
-        allowed_presets = [default_preset]
+        allowed_presets = [family_spec.config.preset]  # the default preset changes nothing, and is not in ``presets``
         allowed_presets += [key for key, overrides in family_spec.presets.items() if name in overrides]
         if preset not in allowed_presets:
             raise choice_error("preset", preset, allowed_presets, f" for {name}")
@@ -168,18 +168,20 @@ def search_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str
     values |= family_spec.proxy_defaults({**choices, "agent": agent}, game)
     if len(agents) > 1:
         values |= _defaults_for_several_agents(agents, values, {**values, **choices}, family_spec.config)
-    first_agents = [first_agent for first_agent, _ in config_classes(agents)]  # the first agent of each family
-    configs = tuple((first_agent, _family_config(first_agent, game, values)) for first_agent in first_agents)
+    configs = []
+    for first_agent, _ in config_classes(agents):  # the first agent of each family
+        configs.append((first_agent, _family_config(first_agent, game, values)))
     proxy_values = {field: value for field, value in values.items() if field in field_types(family_spec.config)}
-    return make_mixture(configs), family_spec.config(**proxy_values)
+    return make_mixture(tuple(configs)), family_spec.config(**proxy_values)
 
 
 def _defaults_for_several_agents(
     agents: Sequence[str], values: Mapping[str, Any], chosen_values: Mapping[str, Any], config_class: type
 ) -> dict[str, Any]:
-    """Return setting -> default value for settings of a search that depend on the number of its ``agents``. ``values``
-    are the defaults of the search that differ from the defaults of ``config_class``. ``chosen_values`` are the same
-    with the user's choices."""
+    """Return setting -> default for settings of a search whose defaults depend on its number of ``agents``.
+
+    ``config_class`` is the class of the search's settings. ``values`` are its defaults for the implementation and game,
+    where they differ from the class. ``chosen_values`` are ``values``, overridden by the user's choices."""
     if chosen_values.get("agents_take_turns") == "generations":
         return {}
     defaults: dict[str, Any] = {}
@@ -202,10 +204,8 @@ def _family_config(agent: str, game: str, values: Mapping[str, Any]) -> Any:
     family_spec = family(agent)
     game_name = game.partition(",")[0]  # name without parameters
     config_values = {**family_spec.implementations[agent], **family_spec.game_defaults.get(game_name, {})}
-    for field in field_types(family_spec.config):  # the name of each setting
-        # First ``lr``, then ``PPO_lr``, which replaces its value.
-        names = [field, *(f"{implementation}_{field}" for implementation in family_spec.implementations)]
-        for name in names:
-            if name in values:
-                config_values[field] = values[name]
+    for prefix in ("", *(f"{implementation}_" for implementation in family_spec.implementations)):
+        for field in field_types(family_spec.config):  # first ``lr``, later ``PPO_lr``, which replaces its value
+            if prefix + field in values:
+                config_values[field] = values[prefix + field]
     return family_spec.config(**config_values)

@@ -12,6 +12,7 @@ and ``meta`` its metadata from `setting`.
 
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import math
 import operator
@@ -28,7 +29,7 @@ RANGES: dict[type, dict[str, float]] = {
     float: {"minimum": -(10**9), "maximum": 10**9},
     str: {"maximum": 4096},  # bytes, of the longest path
 }
-"""Bounds of a field that sets none on that side."""
+"""Type -> bounds of its fields, unless a field sets another bound on the same side."""
 MAX_ITEMS = 16
 """The largest number of items of a list."""
 
@@ -40,7 +41,7 @@ class UserError(Exception):
 
 
 class ProcessDied(UserError):
-    """The error that a helper process was killed or crashed. The same command may succeed the next time."""
+    """The error that a worker process was killed or crashed. The same command may succeed the next time."""
 
     status = 1
 
@@ -53,8 +54,7 @@ class SettingError(UserError, ValueError):
     """The error about a setting that is unknown, of the wrong type, out of range or in conflict with another.
 
     :param line: The message.
-    :param name: The setting at fault, with which the caller can say which file contains the value. Empty if there are
-        several.
+    :param name: The setting at fault, by which the caller finds the file that contains the value. Empty if several.
     :param parts: Several errors that this error contains; ``line`` has a line for each. Empty for a single error.
     """
 
@@ -69,7 +69,7 @@ class SettingError(UserError, ValueError):
 
 
 def rename_setting(error: SettingError, name: str, typed_name: str) -> SettingError:
-    """Return the error about setting ``name`` with the name ``typed_name``, the flag with which the user set it."""
+    """Return ``error``, about setting ``name``, with the name ``typed_name`` that the user typed, such as an alias."""
     # Only the first occurrence in the message is surely the name: "lr is -1.0; allowed: ...".
     return SettingError(str(error).replace(name, typed_name, 1), typed_name)
 
@@ -121,11 +121,11 @@ def setting(
     max_items: int = MAX_ITEMS,
     **properties: Any,
 ) -> Any:
-    """Return a dataclass field whose metadata holds the help, the bounds and further ``properties``, with `PROPERTIES`
-    as their names and defaults. Raises TypeError for an unknown name.
+    """Return a dataclass field for a setting. Its metadata holds the help, the bounds and further ``properties``;
+    `PROPERTIES` has their names and defaults. Raises TypeError for an unknown property.
 
     Bounds and choices hold for each item of a tuple, which has at most ``max_items`` items. None is always allowed if
-    the type allows it. ``above`` and ``below`` exclude the bound itself. For text ``maximum`` counts the bytes in
+    the type allows it. ``above`` and ``below`` exclude the bound itself. For text, ``maximum`` counts the bytes in
     UTF-8, as file systems do. ``allow_empty`` permits the empty tuple and the empty text. ``section`` is the heading in
     ``--help``."""
     if unknown := properties.keys() - PROPERTIES.keys():
@@ -137,8 +137,8 @@ def setting(
 
 
 def names_with(config: Any, name: str, value: Any = True) -> set[str]:
-    """Return the names of the settings in ``config`` whose property ``name``, a key of `PROPERTIES`, is ``value``.
-    ``config`` is an instance, a class, or None, which has no settings."""
+    """Return the settings in ``config`` with this value of the property ``name``: ``names_with(config, "by_flag")`` are
+    the settings that only flags may set. ``config`` is an instance, a class, or None, which has no settings."""
     fields = dataclasses.fields(config) if config is not None else ()
     return {field.name for field in fields if field.metadata[name] == value}
 
@@ -155,9 +155,9 @@ def machine_code(**properties: Any) -> Any:
 
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), scope: str = "") -> Any:
-    """Return a `setting` for the activation of hidden layers: one of four activations or of ``extra_choices``. Its help
-    is "activation of the hidden layers", then the text ``scope``, such as ", except tanh in the last layer", and the
-    citation ``source``, such as "F"."""
+    """Return a `setting` for the activation of hidden layers: relu, leakyrelu, tanh, identity or ``extra_choices``. Its
+    help is "activation of the hidden layers", then the text ``scope``, such as ", except tanh in the last layer", and
+    the citation ``source``, such as "F"."""
     citation = f" [{source}]" if source else ""
     choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
     return setting(default, f"activation of the hidden layers{scope}{citation}", choices=choices)
@@ -167,38 +167,33 @@ def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] 
 class FieldType:
     """The type of a field: ``tuple[int, ...] | None`` is ``FieldType(int, is_list=True, optional=True)``."""
 
-    item: type
+    item: type  # bool, int, float or str
     is_list: bool
-    optional: bool
+    optional: bool  # whether None is allowed
 
 
 INTEGER = FieldType(int, is_list=False, optional=False)
 OPTIONAL_INTEGER = FieldType(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_FIELD_TYPES: dict[type, dict[str, FieldType]] = {}  # config class -> result of `field_types`
 _BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # bound -> words
 _COMPARISONS = {"above": operator.gt, "minimum": operator.ge, "below": operator.lt, "maximum": operator.le}
 
 
+@functools.cache  # because `typing.get_type_hints` is slow
 def field_types(config_class: type) -> Mapping[str, FieldType]:
-    """Return field name -> FieldType for the fields of a dataclass, in order. ``NoneType`` has no fields. Results are
-    cached, because `typing.get_type_hints` is slow."""
+    """Return field name -> FieldType for the fields of a dataclass, in order. ``NoneType`` has no fields."""
     if config_class is types.NoneType:
         return {}
-    if config_class not in _FIELD_TYPES:
-        hints = typing.get_type_hints(config_class)
-        _FIELD_TYPES[config_class] = {
-            field.name: _field_type(hints[field.name]) for field in dataclasses.fields(config_class)
-        }
-    return _FIELD_TYPES[config_class]
+    hints = typing.get_type_hints(config_class)
+    return {field.name: _field_type(hints[field.name]) for field in dataclasses.fields(config_class)}
 
 
 def _field_type(hint: Any) -> FieldType:
     """Return the FieldType of a type hint: ``X``, ``tuple[X, ...]``, or one of them with ``| None``."""
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if optional:
-        (hint,) = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        (hint,) = [alternative for alternative in typing.get_args(hint) if alternative is not types.NoneType]
     if typing.get_origin(hint) is tuple:
         item, _ = typing.get_args(hint)  # the second argument is the ellipsis
         return FieldType(item, is_list=True, optional=optional)
@@ -207,8 +202,7 @@ def _field_type(hint: Any) -> FieldType:
 
 def check(config: Any) -> None:
     """Check every field of a dataclass instance against its type and range. Raises one SettingError about all fields
-    that fail, with lines such as "lr is -1.0; allowed: number, greater than 0". NaN and infinity always fail. Empty
-    text fails unless the field allows it."""
+    that fail, with lines such as "lr is -1.0; allowed: number, greater than 0"."""
     errors = []
     for field in dataclasses.fields(config):
         try:
@@ -220,7 +214,7 @@ def check(config: Any) -> None:
 
 def check_value(name: str, value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> None:
     """Raise SettingError about the setting ``name`` if ``value`` does not fit its ``field_type`` or the range in
-    ``meta``, the metadata of `setting`."""
+    ``meta``, its metadata from `setting`."""
     if value is None and field_type.optional:
         return
     items = value if field_type.is_list else (value,)
@@ -232,8 +226,8 @@ def check_value(name: str, value: Any, field_type: FieldType, meta: Mapping[str,
 
 
 def bounds(field_type: FieldType, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bounds on each item of a field, ``{"minimum": 0, ...}``, including the default bounds in `RANGES`.
-    Fields with choices and bools have no bounds."""
+    """Return the bounds on each item of a field, such as ``{"above": 0, "maximum": 10**9}``, including the default
+    bounds in `RANGES`. Fields with choices and bools have no bounds."""
     if meta.get("choices"):
         return {}
     field_bounds = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
@@ -246,8 +240,8 @@ def bounds(field_type: FieldType, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def value_error(name: str, value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> SettingError:
     """Return the SettingError about a ``value``, a text or a Python object, that setting ``name`` does not allow. It
-    states the value and the allowed values. These include the default bounds in `RANGES` only if the value exceeds
-    them."""
+    states the value and the allowed values, such as "lr is -1.0; allowed: number, greater than 0", and may suggest a
+    similar value. It states the default bounds in `RANGES` only if the value exceeds them."""
     hint = ""
     if field_type.item is int and isinstance(value, str | float):
         hint = _integer_hint(value, field_type, meta)
@@ -258,7 +252,7 @@ def value_error(name: str, value: Any, field_type: FieldType, meta: Mapping[str,
     comparable_items = [item for item in items if type(item) in comparable_types]
     default_bounds = bounds(field_type, {})
     if not all(_is_within(item, default_bounds) for item in comparable_items):
-        meta = {**meta, **bounds(field_type, meta)}  # `allowed` states them
+        meta = {**meta, **bounds(field_type, meta)}  # now `allowed` states the default bounds
     max_items = meta.get("max_items", MAX_ITEMS)
     note = f", {max_items} of them at most" if len(items) > max_items else ""
     if any(isinstance(item, float) and 0 < abs(item) < SMALLEST for item in items):
@@ -267,21 +261,22 @@ def value_error(name: str, value: Any, field_type: FieldType, meta: Mapping[str,
 
 
 def _integer_hint(value: str | float, field_type: FieldType, meta: Mapping[str, Any]) -> str:
-    """Return ``"; did you mean 1000?"`` if ``value`` is an allowed integer in another notation, such as 1e3 or 5.0,
-    otherwise ``""``."""
+    """Return the suggestion ``"; did you mean 1000?"`` if ``value`` is an allowed integer such as 1e3, else ``""``."""
     try:
         number = float(value)
     except ValueError:
         return ""
-    is_integer = number % 1 == 0  # False for NaN and infinities
-    return f"; did you mean {int(number)}?" if is_integer and _fits(int(number), field_type, meta) else ""
+    if number % 1 == 0 and _fits(int(number), field_type, meta):  # the remainder of infinities is NaN
+        return f"; did you mean {int(number)}?"
+    return ""
 
 
 def choice_error(name: str, value: Any, choices: Iterable[str], scope: str = "", guess: Any = None) -> SettingError:
     """Return the SettingError about a ``value`` of setting ``name`` that is not in ``choices``. It suggests the choice
     nearest to ``guess``, by default ``value``. The text ``scope``, such as " for PPO", follows the word "allowed"."""
     names = list(choices)
-    guess = value if guess is None else guess
+    if guess is None:
+        guess = value
     hint = nearest(guess, names) if isinstance(guess, str) else ""
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, ', '.join(names), scope)}", name)
 
@@ -307,8 +302,10 @@ def parse_value(item: type, text: str) -> Any:
 
 def format_value(value: Any) -> str:
     """Return a value as text for an error message: its `repr`, with a tuple as a list, shortened if it is long."""
+    if isinstance(value, tuple):
+        value = list(value)
     try:
-        return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
+        return shorten(repr(value), 60)
     except ValueError:  # `repr` of an integer with more than 4,300 digits
         return "a number of thousands of digits"
 
@@ -331,19 +328,19 @@ def allowed(field_type: FieldType, meta: Mapping[str, Any]) -> str:
     if field_type.is_list:
         conditions = [f"each {condition}" for condition in conditions]
         noun = f"list of {noun}" if choices else f"list of {noun}s"
-    text = ", ".join([noun, *conditions])
-    return f"{text}; or null" if field_type.optional else text
+    null = "; or null" if field_type.optional else ""
+    return ", ".join([noun, *conditions]) + null
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` if none is close."""
-    close = closest(name, names)
-    return f"; did you mean '{close}'?" if close else ""
+    """Return the suggestion ``"; did you mean 'x'?"`` of the name x in ``names`` that is closest, ``""`` if none is."""
+    similar_name = closest(name, names)
+    return f"; did you mean '{similar_name}'?" if similar_name else ""
 
 
 def allowed_clause(hint: str, allowed_text: str, scope: str = "") -> str:
-    """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the word "allowed",
-    the text ``scope``, such as " for PPO", and the allowed values. After a suggestion, a list of more than `MAX_ITEMS`
+    """Return the end of an error message, "; allowed for PPO: a, b": the suggestion ``hint`` from `nearest` (may be
+    ""), then ``scope`` (" for PPO") and ``allowed_text`` ("a, b"). After a suggestion, a list of more than `MAX_ITEMS`
     values is replaced by a reference to ``--help``."""
     if not hint:
         return f"; allowed{scope}: {allowed_text}"
@@ -361,10 +358,12 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     if lower in by_lower:
         return by_lower[lower]
     prefix = lower if len(lower) > 3 else f"{lower}_"
-    longer_names = sorted((other for other in by_lower if other.startswith(prefix)), key=len)
+    longer_names = [other for other in by_lower if other.startswith(prefix)]
+    if longer_names:
+        return by_lower[min(longer_names, key=len)]
     cutoff = 0.7 if len(lower) > 3 else 0.6  # a name of three letters may have one wrong letter
-    candidates = longer_names or difflib.get_close_matches(lower, by_lower, n=1, cutoff=cutoff)
-    return by_lower[candidates[0]] if candidates else None
+    close_names = difflib.get_close_matches(lower, by_lower, n=1, cutoff=cutoff)
+    return by_lower[close_names[0]] if close_names else None
 
 
 def match_spelling(name: str, names: Iterable[str]) -> str:
@@ -379,10 +378,10 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
 
 
 def _fits(value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> bool:
-    """Return whether a single ``value`` has the type of an item of ``field_type`` and fits the range and choices in
-    ``meta``."""
-    # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
-    if type(value) is not field_type.item and not (field_type.item is float and type(value) is int):
+    """Return whether ``value``, one item, has the type in ``field_type`` and fits range and choices in ``meta``."""
+    # `type` and not `isinstance`, because a bool is no number here, although `bool` is a subclass of `int`.
+    allowed_types = (float, int) if field_type.item is float else (field_type.item,)
+    if type(value) not in allowed_types:
         return False
     if isinstance(value, float) and not (math.isfinite(value) and (value == 0 or abs(value) >= SMALLEST)):
         return False
@@ -394,6 +393,6 @@ def _fits(value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> bool:
 
 
 def _is_within(value: Any, limits: Mapping[str, Any]) -> bool:
-    """Return whether ``value`` is within the ``limits`` (`bounds`). Text is measured in bytes."""
+    """Return whether ``value`` is within ``limits`` (`bounds`), such as ``{"minimum": 0}``. Text counts in bytes."""
     size = len(value.encode(errors="replace")) if isinstance(value, str) else value
     return all(_COMPARISONS[name](size, limit) for name, limit in limits.items())

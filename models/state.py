@@ -15,8 +15,7 @@ _NOT_NEGATIVE = ("square", "second_moment", "noise_std")  # prefixes of names of
 
 
 class StateError(ValueError):
-    """The error about a value in a file that this program cannot have written. ``str(e)`` states the name of the value,
-    the value and the expected value."""
+    """The error about a value in a checkpoint that this program cannot have written, with the value that it expects."""
 
 
 class Stateful:
@@ -26,6 +25,7 @@ class Stateful:
     saved: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the attributes in ``saved`` by name, objects as the result of their own `state_dict`."""
         state = {}
         for name in self.saved:
             value = getattr(self, name)
@@ -47,8 +47,8 @@ class Stateful:
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:
-    """Return ``value``, a loaded state, if it can replace ``template``, the current state. Raises StateError, which
-    names the first item that does not fit: mappings must have the same keys, lists the same length, tensors the same
+    """Check a state from a file: return ``value`` if it can replace ``template``, the current state. Raises StateError
+    about the first item that does not fit: mappings must have the same keys, lists the same length, tensors the same
     shape and dtype. ``name`` is what the message calls ``value``; its items are ``name.key`` and ``name[i]``.
 
     Integers, int64 tensors, and tensors whose name begins as in ``_NOT_NEGATIVE`` must be at least 0. A float must not
@@ -77,8 +77,8 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
 
 
 def require(holds: bool, name: str, problem: str, allowed: str) -> None:
-    """Raise StateError unless ``holds``, with a message such as "optimizer.count is below 0; allowed: 0 and above" from
-    ``name``, ``problem`` and ``allowed``."""
+    """Raise StateError unless ``holds``. The message is "optimizer.count is below 0; allowed: 0 and above" for the name
+    "optimizer.count", the problem "is below 0" and ``allowed`` "0 and above"."""
     if not holds:
         raise StateError(f"{name} {problem[:200]}; allowed: {allowed[:200]}")
 
@@ -98,13 +98,14 @@ def read_archive(file: Path) -> Any:
     if zipfile.is_zipfile(file):  # the format before PyTorch 1.6 is no archive
         with zipfile.ZipFile(file) as archive:
             # torch.save does not compress. Compressed parts of a file from elsewhere could fill the memory.
-            if sum(part.file_size for part in archive.infolist()) > file.stat().st_size:
+            unpacked_size = sum(part.file_size for part in archive.infolist())
+            if unpacked_size > file.stat().st_size:
                 raise zipfile.BadZipFile("its parts are longer than the file")
-            # torch.load does not compare checksums.
-            if broken := archive.testzip():
-                raise zipfile.BadZipFile(f"its part {broken} is not what was written")
+            damaged_part = archive.testzip()  # compares checksums, which torch.load does not
+            if damaged_part:
+                raise zipfile.BadZipFile(f"its part {damaged_part} is not what was written")
     try:
-        with warnings.catch_warnings(action="ignore"):  # about other formats
+        with warnings.catch_warnings(action="ignore"):  # warnings about other formats
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # torch's message is about arguments of torch.load
         raise pickle.UnpicklingError("it holds more than tensors and plain values") from error

@@ -1,4 +1,5 @@
-"""Random numbers: one stream per member, so that a member has the same numbers alone and among others.
+"""Random numbers: one stream (random generator) per member, so that a member has the same numbers alone and among
+others.
 
 M is the number of members (independent agents, one per seed), E of environments of each, T of steps. A block is the
 random numbers of T steps, sampled in one call, which costs much less than T calls.
@@ -22,7 +23,7 @@ it samples. For example, ``(Streams.uniform, {"explore": (4,), "replay": (1, 32)
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Return a 32-bit seed for the stream ``name`` of the run with this ``seed``: a hash of both."""
+    """Return a 32-bit seed for the stream ``name``, such as "weights", of a run with this ``seed``: a hash of both."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little")
 
 
@@ -32,9 +33,8 @@ def numbered_seed(seed: int, number: int) -> int:
 
 
 class Streams:
-    """M independent random generators. The first axis of all sampled numbers is the member axis. If the amount of
-    numbers depends on other members, as in a rollout that lasts as long as its longest episode, sample from a `fork`.
-    """
+    """M random generators, one for each member (independent agent), which is the first axis of all sampled numbers. If
+    their amount depends on other members, as in a rollout until the longest episode ends, sample from a `fork`."""
 
     device = torch.device("cpu")  # device of the sampled numbers
 
@@ -43,7 +43,7 @@ class Streams:
 
     @classmethod
     def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
-        """Return one stream for each of ``seeds``, the seeds of runs. Streams with different names, such as "weights"
+        """Return streams for members with these ``seeds``. Streams of one seed with different names, such as "weights"
         and "exploration", are independent."""
         return cls([derive_seed(seed, name) for seed in seeds])
 
@@ -117,8 +117,8 @@ class Streams:
 
 
 class SharedStreams(Streams):
-    """Streams for members of which many have the same seed, which share a generator to save time. The numbers are the
-    same as with `Streams`. All members must sample together: no `subset`, and no `integers` with a bound per member."""
+    """Streams for members of which many have the same seed. These share a generator, which saves time, and get the same
+    numbers as from `Streams`. All members must sample together: no `subset`, and no bound per member in `integers`."""
 
     def __init__(self, seeds: Sequence[int]):
         unique_seeds = list(dict.fromkeys(seeds))
@@ -134,7 +134,7 @@ class SharedStreams(Streams):
 
 
 def lockstep_streams(seeds: Sequence[int], name: str) -> Streams:
-    """Return the streams ``name`` for members that always sample together: `SharedStreams` if seeds repeat."""
+    """Return the streams ``name`` for members that always sample together, with shared generators if seeds repeat."""
     streams_class = Streams if len(set(seeds)) == len(seeds) else SharedStreams
     return streams_class.from_name(seeds, name)
 
@@ -148,7 +148,7 @@ def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) 
 
 
 def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
-    """Return a function for `Draw` that samples integers in [0, n), each from one uniform number."""
+    """Return a sampler for `Draw` of integers in [0, n), each from one uniform number."""
 
     def sample(streams: Streams, steps: int, count: int) -> Tensor:
         return (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)  # rounding may give n
@@ -157,17 +157,17 @@ def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
 
 
 class Blocks:
-    """Random numbers for consecutive steps, sampled from ``streams`` in blocks. A block has the numbers of T steps,
-    ``{name: [M, T, ...]}``. The next block can be sampled in advance (`prepare`)."""
+    """Base class of random numbers for consecutive steps, sampled from ``streams`` in blocks. A block has the numbers
+    of T steps, ``{name: [M, T, ...]}``. The next block can be sampled in advance (`prepare`)."""
 
     def __init__(self, streams: Streams):
         self.streams = streams
         self.number = -1  # number of the current block; -1 before the first block
         self.block: dict[str, Tensor] = {}  # the current block, ``{name: [M, T, ...]}``; empty before block 0
         self.block_start = streams.get_state()  # state ``[M, bytes]`` of the streams before the current block
-        # The next block, with the state of the streams before it, if it is already sampled.
-        self._next: Any = None
-        self._step_values: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
+        # The state of the streams before the next block, and the next block, if it is already sampled.
+        self._next: tuple[Tensor, dict[str, Tensor]] | None = None
+        self._step_values: dict[str, Sequence[Tensor]] | None = None  # the current block, split by step at first use
 
     def draw_block(self) -> dict[str, Tensor]:
         """Sample a block, the numbers of T steps: ``{name: [M, T, ...]}``."""
@@ -181,19 +181,20 @@ class Blocks:
     def next_block(self) -> None:
         """Move to the next block. Sample it first, unless `prepare` has sampled it."""
         self.prepare()
+        assert self._next is not None
         self.block_start, self.block = self._next
         self._next = self._step_values = None
         self.number += 1
 
-    def random_numbers_at(self, step: int) -> dict[str, Any]:
+    def random_numbers_at(self, step: int) -> dict[str, Tensor]:
         """Return the random numbers of a step of the current block, counted from its start, ``{name: [M, ...]}``."""
         if self._step_values is None:
             self._step_values = {name: values.unbind(1) for name, values in self.block.items()}  # T tensors each
         return {name: values[step] for name, values in self._step_values.items()}
 
     def seek(self, start_state: Tensor, number: int) -> None:
-        """Move to block ``number``, by sampling it again from ``start_state``, the `block_start` that it had. Number -1
-        is the position before the first block."""
+        """Return to block ``number``, by sampling it again from ``start_state``, the state of the streams before it
+        (`block_start`). Number -1 is the position before the first block."""
         self.streams.set_state(start_state)
         self.block, self.block_start, self._next = {}, start_state, None
         if number >= 0:
@@ -202,8 +203,8 @@ class Blocks:
 
 
 class NoiseBlocks(Blocks):
-    """`Blocks` of ``steps`` steps, which are used one after another. The samplers in ``draws`` (`Draw`) are called once
-    per block, in this order, and their samples are split by name."""
+    """Random numbers for the steps of agents, used one step after another, in `Blocks` of ``steps`` steps. Each item of
+    ``draws`` (`Draw`) is a sampler, called once per block, and the names and shapes of its numbers."""
 
     STEPS = 128
 
@@ -221,31 +222,32 @@ class NoiseBlocks(Blocks):
 
     def take(self, max_steps: int, max_joined_steps: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used. T
-        is at most ``max_steps``. The steps are from the current block, or from the next block if the current block is
-        used up. Steps of further blocks follow, as long as T remains at most ``max_joined_steps``."""
-        slices: list[dict[str, Tensor]] = []
-        num_steps, needs_block = 0, True
-        while needs_block:
+        is at most ``max_steps``. The steps are the rest of the current block, or the next block if the current block is
+        used up. Further blocks follow as long as the total with a whole block is at most ``max_joined_steps``."""
+        slices: list[dict[str, Tensor]] = []  # one for each block
+        num_steps = 0
+        while True:
             if self._used == self.steps:
                 self.next_block()
             start = self._used
             self._used = min(self.steps, start + max_steps - num_steps)
             slices.append({name: values[:, start : self._used] for name, values in self.block.items()})
             num_steps += self._used - start
-            needs_block = num_steps < max_steps and num_steps + self.steps <= max_joined_steps
+            if num_steps == max_steps or num_steps + self.steps > max_joined_steps:
+                break
         if len(slices) == 1:
             return {name: values.contiguous() for name, values in slices[0].items()}
         return {name: torch.cat([values[name] for values in slices], 1) for name in slices[0]}
 
     def draw_block(self) -> dict[str, Tensor]:
-        """Sample the numbers of ``steps`` steps with each of the ``draws`` (`Blocks.draw_block`)."""
+        """Sample the numbers of T = ``steps`` steps with all ``draws``: ``{name: [M, T, *shape]}``."""
         block = {}
         for sample, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
             samples = sample(self.streams, self.steps, sum(counts)).to(self.device)  # [M, T, sum of counts]
-            for (name, shape), part in zip(shapes.items(), samples.split(counts, dim=2), strict=True):
+            for (name, shape), values in zip(shapes.items(), samples.split(counts, dim=2), strict=True):
                 # The copy by `contiguous` costs the main thread no time if another thread calls `prepare`.
-                block[name] = part.unflatten(2, shape).contiguous()
+                block[name] = values.unflatten(2, shape).contiguous()
         return block
 
     def next_block(self) -> None:
@@ -258,8 +260,8 @@ class NoiseBlocks(Blocks):
             self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``streams``, the state of the streams before the current block, and ``used``, the number of its used
-        steps (None: no block)."""
+        """Return ``streams``, the state of the streams before the current block, and ``used``, the number of used steps
+        of the block (None before the first block)."""
         return {"streams": self.block_start, "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

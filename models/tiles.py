@@ -51,8 +51,8 @@ class Layer(NamedTuple):
 
 @compiled
 def tanh_fraction(x):
-    """Return numerator and denominator of tanh(x), elementwise for a number or a vector x. They are two polynomials
-    from Eigen's rational approximation, whose quotient equals `torch.tanh` up to some units in the last place."""
+    """Return numerator p and denominator q of tanh(x), elementwise for a number or a vector x: two polynomials from
+    Eigen's rational approximation, whose quotient equals `torch.tanh` up to some units in the last place."""
     # Clip x to [-_TANH_LIMIT, _TANH_LIMIT]; ``where_less(x, y, a, b)`` is a if x < y, else b.
     x = where_less(x, -_TANH_LIMIT, -_TANH_LIMIT, x)
     x = where_less(_TANH_LIMIT, x, _TANH_LIMIT, x)
@@ -69,7 +69,7 @@ def tanh_fraction(x):
 
 @inlined
 def activate(x, activation, leak):
-    """Apply the activation function ``activation`` to x, which is a number or a vector."""
+    """Return the activation function ``activation`` of x, a number or a vector, elementwise."""
     if activation == RELU:
         return where_less(x, ZERO, ZERO, x)  # 0 if x < 0, else x
     if activation == TANH:
@@ -82,9 +82,9 @@ def activate(x, activation, leak):
 
 @inlined
 def _four_rows(x, column, params, weight, row_offsets, num_terms, term_stride):
-    """Return four rows of the product ``W x`` in the 32 columns of ``x [num_terms, columns]`` from ``column`` on. The
-    first row of W begins at position ``weight`` of a member's parameters ``params [D]``, and the other three begin
-    ``row_offsets`` numbers after it. Adjacent numbers of a row are ``term_stride`` apart."""
+    """Return four rows of the matrix product ``W x``, in the 32 columns of ``x [num_terms, columns]`` from ``column``
+    on. The first of these rows of W begins at position ``weight`` of a member's parameters ``params [D]``. The others
+    begin ``row_offsets``, three distances, after it. Adjacent numbers of a row are ``term_stride`` apart."""
     sum1, sum2, sum3, sum4 = zero_tile(), zero_tile(), zero_tile(), zero_tile()
     # Addresses and distances in bytes: a float32 has four.
     weight_address, input_address = address(params, weight), address(x, 0, column)
@@ -101,8 +101,8 @@ def _four_rows(x, column, params, weight, row_offsets, num_terms, term_stride):
 
 @inlined
 def _two_rows(x, column, params, weight, row_offset, num_terms, term_stride):
-    """Return two rows of the product ``W x``. The second row of W begins ``row_offset`` numbers after the first row.
-    `_four_rows` describes the other arguments."""
+    """Return two rows of the matrix product ``W x``, like `_four_rows`, which describes the arguments. The second row
+    of W begins ``row_offset`` numbers after the first row."""
     # The sums of odd terms are separate, so that the processor can add to both at the same time.
     sum1, sum2, odd_sum1, odd_sum2 = zero_tile(), zero_tile(), zero_tile(), zero_tile()
     weight_address, input_address = address(params, weight), address(x, 0, column)
@@ -124,8 +124,9 @@ def _two_rows(x, column, params, weight, row_offset, num_terms, term_stride):
 
 @inlined
 def layer_forward(layer, params, x, y, preacts, column, activation, leak):
-    """Run a `Layer` on the inputs ``x [num_in, columns]``, in the 32 columns from ``column`` on. Write its outputs to
-    ``y [num_out, columns]`` and, with prelu, the values before the activation to ``preacts``.
+    """Forward pass of a `Layer` with a member's parameters ``params [D]``, for 32 columns of ``x [num_in, columns]``
+    from ``column`` on (mirrors `Columns.affine`). Write its outputs to ``y [num_out, columns]`` and, with prelu, the
+    values before the activation to ``preacts``.
 
     Rows are computed four at a time, and the last one or two rows as a pair. If three rows or a single row are left,
     the last row is computed twice."""
@@ -166,9 +167,9 @@ def copy(source, source_row, target, target_row, num_rows):
 
 @inlined
 def input_gradient(layer, params, y_grads, x, x_grads, first, end, activation, leak):
-    """Backpropagate through a `Layer`: from ``y_grads [num_out, columns]``, the gradient of its outputs, compute rows
-    ``first`` to ``end`` - 1 (at most four) of ``x_grads``, the gradient of its inputs ``x``. Then multiply them by the
-    derivative of the ``activation`` that computed ``x``; for prelu, `slope_gradient` does this."""
+    """Backpropagate through a `Layer` and then through the ``activation`` that computed its inputs ``x`` (mirrors
+    `Columns.input_gradient`). From the gradient of its outputs, ``y_grads [num_out, columns]``, compute the rows
+    ``first`` to ``end`` - 1 (at most four) of ``x_grads [num_in, columns]``. prelu is left to `slope_gradient`."""
     # With fewer than four rows, the last row is computed repeatedly.
     row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
     in_stride, position = layer.in_stride, layer.weight + first * layer.in_stride
@@ -199,9 +200,9 @@ def _write_input_gradient(gradient, x, x_grads, row, column, activation, leak):
 
 @inlined
 def slope_gradient(grads, preacts, first, end, leak):
-    """Backpropagate through prelu with slope ``leak``, in rows ``first`` to ``end`` - 1. ``grads [features, columns]``
-    is the gradient of its outputs, and ``preacts`` are its inputs. Multiply these rows of ``grads`` by prelu's
-    derivative, in place. Return the gradient of the slope, summed over these rows."""
+    """Backpropagate through prelu with slope ``leak``, in rows ``first`` to ``end`` - 1 (mirrors `MLP.backward`).
+    ``grads [features, columns]`` is the gradient of its outputs, and ``preacts`` are its inputs. Multiply these rows
+    of ``grads`` by prelu's derivative, in place. Return the gradient of the slope, summed over these rows."""
     slope_grad = zeros()
     for row in range(first, end):
         for column in range(0, grads.shape[1], LANES):
@@ -213,9 +214,9 @@ def slope_gradient(grads, preacts, first, end, leak):
 
 @inlined
 def weight_gradient(layer, x, y_grads, grad, first, end):
-    """Write the gradients of the weights (`Columns.weight_gradient`) and biases of a `Layer` to ``grad [D]``, for its
-    outputs ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are its inputs, and ``y_grads`` is the
-    gradient of its outputs.
+    """Write the gradients of the weights and biases of a `Layer` to ``grad [D]``, for its outputs ``first`` to ``end``
+    - 1, at most four (mirrors `Columns.weight_gradient`). ``x [num_in, columns]`` are its inputs, and ``y_grads
+    [num_out, columns]`` is the gradient of its outputs.
 
     Weights are processed in tiles of two outputs and four inputs. At the end, a tile repeats the last output or input,
     and so stores the same gradient several times."""

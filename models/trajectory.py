@@ -13,7 +13,8 @@ from torch import Tensor
 
 @dataclass
 class Trajectory:
-    """T steps of M members in E environments. In rollouts of whole episodes, each environment has one episode."""
+    """T steps of M members (independent agents) in E environments. In rollouts of whole episodes, each environment has
+    one episode, with padding after its end."""
 
     obs: Tensor  # [T, M, E, *O]
     action: Tensor  # [T, M, E] or [T, M, E, A]
@@ -33,7 +34,7 @@ class Trajectory:
 
 
 def stack_padded(tensors: Sequence[Tensor], count: int) -> Tensor:
-    """Stack one tensor ``[n, ...]`` per member, with different n, to ``[M, count, ...]``, padded with zeros."""
+    """Stack M tensors ``[n, ...]``, with different lengths n, to ``[M, count, ...]``, padded with zeros."""
     out = tensors[0].new_zeros(len(tensors), count, *tensors[0].shape[1:])
     for m, tensor in enumerate(tensors):
         out[m, : len(tensor)] = tensor
@@ -43,9 +44,9 @@ def stack_padded(tensors: Sequence[Tensor], count: int) -> Tensor:
 def discounted_returns(
     reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
 ) -> Tensor:
-    """Return the returns-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``. ``valid
-    [T, ...]`` bool is True for the steps of the episode, which starts at t = 0; the result is 0 for later steps.
-    ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default."""
+    """Return the returns-to-go ``G_t = r_t + discount * G_{t+1}``, ``[T, ...]``, of episodes that start at t = 0, with
+    ``reward [T, ...]``. ``valid [T, ...]`` bool is True for steps, and False for padding after the end, where the
+    result is 0. ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default."""
     next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
     # With lambda = 1, `lambda_returns` uses these values only at the last valid step.
     return lambda_returns(reward, next_return.expand_as(reward), valid, discount, gae_lambda=1.0)
@@ -82,10 +83,10 @@ def next_values(value: Tensor, final_value: Tensor, is_last: Tensor) -> Tensor:
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
-    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``, in which episodes may
-    begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``. ``value`` is V(s_t), and
-    ``next_value`` is V(s_{t+1}), at the end of an episode (``done``) the value of its final observation.
-    ``gae_lambda`` is lambda, ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and after the
+    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` (generalised advantage estimation) of rollouts
+    ``[M, T, E]``, in which episodes may begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) -
+    V(s_t)``. ``value`` is V(s_t), and ``next_value`` is V(s_{t+1}), at the end of an episode (``done``) the value of
+    its final observation. ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and after the
     last step. Source: Schulman et al. 2016, eq. 11 and 16."""
     td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)

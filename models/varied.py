@@ -1,4 +1,4 @@
-"""Random hyperparameters for each member, one of M agents that are trained together, by the settings ``vary_hp`` and
+"""Random hyperparameters for each member (one of M agents that train together), by the settings ``vary_hp`` and
 ``vary``. Modules of settings import this module, so torch is imported only in the functions that need it.
 
 Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
@@ -15,7 +15,7 @@ VARIED = ("lr", "batch_size", *SHAPE)
 
 
 def vary_hp() -> Any:
-    """Return the setting ``vary_hp``."""
+    """Return the field ``vary_hp`` for the settings of agents with random hyperparameters."""
     return setting(
         False,
         "sample the settings in `vary` for each agent: lr, batch size and width of layers log-uniformly in [x/3, 3x]",
@@ -23,15 +23,14 @@ def vary_hp() -> Any:
 
 
 def vary(source: str = "") -> Any:
-    """Return the setting ``vary``. ``source`` is the family's citation in the help text."""
+    """Return the field ``vary`` for these settings. ``source`` is a citation such as " [F]" at the end of its help."""
     return setting(VARIED, f"hyperparameters that vary_hp samples{source}", choices=VARIED)
 
 
 def validate(config: Any) -> str | None:
-    """Return the error in settings of random hyperparameters as one line, or None if there is none."""
-    varies_shape = config.vary_hp and set(SHAPE) & set(config.vary)
+    """Return one line about hidden layers whose width or depth cannot be sampled, or None without this error."""
     num_widths = len(set(config.hidden_sizes))
-    if varies_shape and num_widths > 1:
+    if config.vary_hp and set(SHAPE) & set(config.vary) and num_widths > 1:
         line = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
         return f"{line}; allowed: hidden layers of one width, or a vary without width and depth"
     return None
@@ -70,20 +69,17 @@ def uniform_numbers(seed: int) -> list[float]:
 
 
 def _log_uniform(base: int, u: float) -> int:
-    """Return a log-uniform integer in [int(base/3), 3 base], at least 1. ``u`` is uniform in [0, 1)."""
+    """Return a log-uniform integer in [int(base/3), 3 base], at least 1, from a uniform number ``u`` in [0, 1)."""
     low, high = max(1, int(base / 3)), 3 * base
     return min(high, int(low * ((high + 1) / low) ** u))  # rounding may give ``high + 1``
 
 
-def shape_of(member_config: Any) -> tuple[Any, Any]:
-    """Return ``hidden_sizes`` and ``batch_size``. Both are None for agents with tables, which have no such settings."""
-    return getattr(member_config, "hidden_sizes", None), getattr(member_config, "batch_size", None)
-
-
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-    """Group the positions in ``seeds`` by shape (`shape_of`), in order of first occurrence."""
-    positions_by_shape: dict[tuple[Any, Any], list[int]] = {}
-    for position, seed in enumerate(seeds):
-        shape = shape_of(sample_config(config, seed))
-        positions_by_shape.setdefault(shape, []).append(position)
-    return list(positions_by_shape.values())
+    """Return groups of indices of ``seeds``, in order of first occurrence. The agents of a group have the same sampled
+    ``hidden_sizes`` and ``batch_size``, so their weights and minibatches fit into one tensor."""
+    indices_by_shape: dict[tuple[Any, Any], list[int]] = {}
+    for index, seed in enumerate(seeds):
+        member_config = sample_config(config, seed)
+        shape = member_config.hidden_sizes, member_config.batch_size
+        indices_by_shape.setdefault(shape, []).append(index)
+    return list(indices_by_shape.values())

@@ -1,7 +1,7 @@
 """Vectors of 16 or 32 float32 in compiled code (SIMD): columns of a batch that are computed together.
 
 If the compiler vectorises a loop over arrays, it adds a test for overlapping arrays and a loop for the remainder. For
-small agents, both take longer than the work. Compiled functions treat a `Vector` as a number in registers.
+small agents, both take longer than the work. Compiled functions treat a `Vector` like a number instead.
 
 Each `intrinsic` is called in compiled code without its first argument. Its body runs when Numba compiles the call, with
 the types of the arguments. It returns two things: a signature, written as ``result_type(argument_type, ...)``, and
@@ -36,15 +36,15 @@ class Vector(types.Type):
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
-    """Numba's description of how a `Vector` is stored: as an LLVM vector."""
+    """Tells Numba that a `Vector`, ``kind``, is stored as an LLVM vector."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, ir.VectorType(ir.FloatType(), kind.lanes))
 
 
 def _fill(builder: Any, value: Any, lanes: int) -> Any:
-    """Emit LLVM instructions for a vector with the number ``value`` in each of its ``lanes``. Return a vector
-    unchanged."""
+    """Emit LLVM instructions that repeat the number ``value`` in all ``lanes`` of a vector, and return the vector. If
+    ``value`` is a vector, return it unchanged."""
     if isinstance(value.type, ir.VectorType):
         return value
     undefined = ir.Constant(ir.VectorType(ir.FloatType(), lanes), ir.Undefined)
@@ -54,12 +54,12 @@ def _fill(builder: Any, value: Any, lanes: int) -> Any:
 
 
 def _vector_or_number(kind: Any) -> Any:
-    """Return the type to which Numba converts an argument of the type ``kind``: a vector or float32."""
+    """Return the type to which Numba converts an argument of the Numba type ``kind``: any number becomes float32."""
     return kind if isinstance(kind, Vector) else types.float32
 
 
 def _make_zeros(lanes: int) -> Any:
-    """Return the function `zeros` of compiled code, which returns a vector of ``lanes`` zeros."""
+    """Return a Numba intrinsic, a function of compiled code, that returns a vector of ``lanes`` zeros."""
 
     @intrinsic
     def zeros(typing: Any) -> Any:
@@ -72,7 +72,7 @@ def _make_zeros(lanes: int) -> Any:
 
 
 def _make_read(kind: Any) -> Any:
-    """Return the function `read` of compiled code, which reads a value of the Numba type ``kind`` from memory."""
+    """Return a Numba intrinsic, a function of compiled code, that reads a vector or a number of the type ``kind``."""
 
     @intrinsic
     def read(typing: Any, address: Any) -> Any:
@@ -153,7 +153,8 @@ def total(typing: Any, x: Any) -> Any:
 def where_less(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
     """Return ``if_true`` if x < y, else ``other`` (also if x or y is NaN): elementwise if an argument is a vector."""
     kinds = x, y, if_true, other
-    result_type = next((kind for kind in kinds if isinstance(kind, Vector)), types.float32)
+    vector_types = [kind for kind in kinds if isinstance(kind, Vector)]
+    result_type = vector_types[0] if vector_types else types.float32
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if isinstance(result_type, Vector):
@@ -170,13 +171,14 @@ def _define_operator(symbol: Any, method: str) -> None:
 
     @intrinsic
     def vector_operator(typing: Any, x: Any, y: Any) -> Any:
-        vector = x if isinstance(x, Vector) else y
+        """Return x operator y, elementwise. At least one of them is a vector, the other may be a number."""
+        result_type = x if isinstance(x, Vector) else y
 
         def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            operands = [_fill(builder, value, vector.lanes) for value in arguments]
+            operands = [_fill(builder, value, result_type.lanes) for value in arguments]
             return getattr(builder, method)(*operands, flags=_FAST)
 
-        return vector(_vector_or_number(x), _vector_or_number(y)), emit_llvm
+        return result_type(_vector_or_number(x), _vector_or_number(y)), emit_llvm
 
     @overload(symbol)
     def implementation(x, y):  # type: ignore[no-untyped-def]

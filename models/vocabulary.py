@@ -88,8 +88,8 @@ MODE_NAMES = {
 
 
 def _parse_mode(text: str) -> int | str:
-    """Return the number of the mode named ``text``, or ``text`` unchanged if it is a number. Raises SettingError for an
-    unknown name."""
+    """Return the number of the reward mode that ``text`` names (`MODE_NAMES`), or ``text`` unchanged if it is a number.
+    Raises SettingError for an unknown name."""
     name = text.lower().replace("-", "_").replace(" ", "_")
     # Text that begins with a digit must be a number, which is checked later.
     if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
@@ -98,14 +98,14 @@ def _parse_mode(text: str) -> int | str:
 
 
 def _parse_vary(text: str) -> str:
-    """Return ``text``, names of hyperparameters that are separated by commas, with the names in [F] replaced by the
-    names of this package."""
+    """Return ``text``, names of hyperparameters for ``vary`` such as "lr,hidden_size", with names from [F] replaced by
+    the names of this package: "lr,width"."""
     old_names = {"hidden_size": "width", "hidden_layer": "depth"}
     return ",".join(old_names.get(name, name) for name in text.split(","))
 
 
-# Setting -> a function that translates old names and other spellings of its values.
-_VALUES: dict[str, Callable[[str], int | str]] = {
+# Setting -> a function that translates a value in another spelling or with an old name.
+_TRANSLATORS: dict[str, Callable[[str], int | str]] = {
     "mode": _parse_mode,
     "vary": _parse_vary,
     "accelerator": lambda text: "gpu" if text.lower() in ("cuda", "cuda:0") else text,
@@ -117,20 +117,18 @@ _SETTING_OF_ALIAS = {alias: setting_name for setting_name, text in _ALIASES_OF.i
 
 
 def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[str, str]:
-    """Return alias -> setting for the settings in ``setting_names``. Aliases that are themselves in ``setting_names``
-    are left out. ``families`` are folder names; their aliases override the general aliases."""
-    names_by_alias = dict(_SETTING_OF_ALIAS)
+    """Return alias -> setting for the settings in ``setting_names``, such as ``{"gamma": "discount"}``, without aliases
+    that are themselves in ``setting_names``. The aliases of ``families`` (folder names such as "ppo") override the
+    general aliases."""
+    setting_of_alias = dict(_SETTING_OF_ALIAS)
     for family in families:
-        names_by_alias |= _FAMILY_ALIASES.get(family, {})
-    return {
-        alias: setting_name
-        for alias, setting_name in names_by_alias.items()
-        if setting_name in setting_names and alias not in setting_names
-    }
+        setting_of_alias |= _FAMILY_ALIASES.get(family, {})
+    aliases = [alias for alias in setting_of_alias if alias not in setting_names]
+    return {alias: setting_of_alias[alias] for alias in aliases if setting_of_alias[alias] in setting_names}
 
 
 def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
-    """Return the aliases of setting ``name`` in ``families`` (folder names)."""
+    """Return the aliases of setting ``name`` in runs with these ``families`` (folder names), for the help."""
     aliases = list(vocabulary(families, (name,)))
     if name == "hidden_sizes":  # [1:] leaves out "width" and "depth", which are not from other programs
         aliases += [*WIDTHS[1:], *DEPTHS[1:]]
@@ -143,45 +141,46 @@ def translate(
     setting_names: Collection[str],
     default_of: Callable[[str], Any] = lambda name: None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate the names in ``values`` that are aliases of ``setting_names``, and old names of values (`_VALUES`).
-    Return two mappings: setting -> value, and alias -> setting for the translated names. ``{"gamma": 0.9, "seed": 3}``
-    becomes ``({"discount": 0.9, "seed": 3}, {"gamma": "discount"})``.
+    """Translate a user's settings ``values`` to the names of this package: aliases of ``setting_names``, and other
+    spellings of values (`_TRANSLATORS`). Return two mappings: setting -> value, and alias -> setting for translated
+    names. ``{"gamma": 0.9, "seed": 3}`` becomes ``({"discount": 0.9, "seed": 3}, {"gamma": "discount"})``.
 
     Values are Python objects or, from the command line, lists of words. `vocabulary` describes ``families`` and
     ``setting_names``. Names that are no alias are kept. A width or a depth (`WIDTHS`, `DEPTHS`) changes one of the two
-    numbers in ``hidden_sizes``. The other number is from the current value, ``default_of("hidden_sizes")``, or None if
-    it is unknown. Raises SettingError if ``values`` contain two names of one setting.
+    numbers in ``hidden_sizes``; the other is from ``default_of("hidden_sizes")``, the value without ``values`` (None:
+    unknown). Raises SettingError if ``values`` contain two names of one setting.
     """
-    alias_settings: dict[str, str] = {}  # alias -> setting name
+    translated_names: dict[str, str] = {}  # alias -> setting
     has_shape = not values.keys().isdisjoint((*WIDTHS, *DEPTHS))
     # In a search space "width" and "depth" are settings themselves. Then they do not stand for ``hidden_sizes``.
     if has_shape and "hidden_sizes" in setting_names and "width" not in setting_names:
-        values, alias_settings = _with_hidden_sizes(values, default_of)
-    names_by_alias = vocabulary(families, setting_names)
+        values, translated_names = _with_hidden_sizes(values, default_of)
+    setting_of_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):
         if names[0] in setting_names:  # "width" is a setting, so "hidden_size" and the other names are its aliases
-            names_by_alias |= dict.fromkeys(names, names[0])
+            setting_of_alias |= dict.fromkeys(names, names[0])
     new_values: dict[str, Any] = {}
     for name, value in values.items():
-        setting_name = names_by_alias.get(name, name)
-        has_both_names = setting_name != name and setting_name in values
-        if setting_name in new_values or has_both_names:
-            other_aliases = [alias for alias, other_setting in alias_settings.items() if other_setting == setting_name]
-            two_names = f"{other_aliases[0]} and {name}" if other_aliases else f"{name} and {setting_name}"
+        setting_name = setting_of_alias.get(name, name)
+        is_alias = setting_name != name
+        if setting_name in new_values or (is_alias and setting_name in values):  # another name of the same setting
+            aliases = [alias for alias, other_setting in translated_names.items() if other_setting == setting_name]
+            two_names = f"{aliases[0]} and {name}" if aliases else f"{name} and {setting_name}"
             raise SettingError(f"{two_names} are one setting; give {setting_name}", name)
-        new_values[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
-        if setting_name != name:
-            alias_settings[name] = setting_name
-    return new_values, alias_settings
+        new_values[setting_name] = _translate_value(setting_name, value)
+        if is_alias:
+            translated_names[name] = setting_name
+    return new_values, translated_names
 
 
-def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> Any:
-    """Return ``translate_word(value)`` if ``value`` is a text. If it is a list, apply the function to each text in it,
-    and convert the results to text. Keep all other values."""
-    if isinstance(value, str):
-        return translate_word(value)
-    if isinstance(value, list | tuple):
-        items = [str(translate_word(item)) if isinstance(item, str) else item for item in value]
+def _translate_value(setting_name: str, value: Any) -> Any:
+    """Return the ``value`` of a setting, translated by its function in `_TRANSLATORS`, if any: a text, or each text in
+    a list. Texts in a list remain texts. All other values are kept."""
+    translator = _TRANSLATORS.get(setting_name)
+    if translator is not None and isinstance(value, str):
+        return translator(value)
+    if translator is not None and isinstance(value, list | tuple):
+        items = [str(translator(item)) if isinstance(item, str) else item for item in value]
         return type(value)(items)
     return value
 
@@ -189,8 +188,8 @@ def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> 
 def _with_hidden_sizes(
     values: Mapping[str, Any], default_of: Callable[[str], Any]
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Convert a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` to the setting ``hidden_sizes``. For example,
-    ``{"width": 64, "depth": 2}`` becomes ``{"hidden_sizes": (64, 64)}``.
+    """Convert a width and a depth (`WIDTHS`, `DEPTHS`) in a user's ``values`` to the setting ``hidden_sizes``. For
+    example, ``{"width": 64, "depth": 2}`` becomes ``{"hidden_sizes": (64, 64)}``.
 
     If ``values`` has only a width or only a depth, the missing number is from ``default_of("hidden_sizes")``, the value
     that the setting has without ``values``. Return the new values, and a mapping from each converted name to

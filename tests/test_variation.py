@@ -9,7 +9,7 @@ from scipy import stats
 
 from helpers import loop_of, tiny
 from models.agents.ddqn.config import Config
-from models.varied import groups, sample_config, shape_of
+from models.varied import groups, sample_config
 
 VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_sizes=(128, 128))
 
@@ -60,7 +60,8 @@ def test_groups_partition_members_by_shape(config: Config) -> None:
     seeds = [7 * i + 3 for i in range(200)]
     seed_groups = groups(config, seeds)
     assert sorted(position for group in seed_groups for position in group) == list(range(200))
-    shapes = [{shape_of(sample_config(config, seeds[position])) for position in group} for group in seed_groups]
+    configs = [sample_config(config, seed) for seed in seeds]
+    shapes = [{(configs[i].hidden_sizes, configs[i].batch_size) for i in group} for group in seed_groups]
     assert all(len(of_group) == 1 for of_group in shapes) and len(set.union(*shapes)) == len(seed_groups)
     assert (len(seed_groups) == 1) == (config is not VARIED)
     assert all(group == sorted(group) for group in seed_groups)

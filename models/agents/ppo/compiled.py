@@ -229,7 +229,7 @@ def choose(agent, work, m, t, e, obs, state):
     ``work.continuous_action``, and before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     # The outputs are in ``work.scratch[row]``.
-    row = nets.normalized_outputs_row(agent.actor, params, agent.moments_at, obs, work.scratch)
+    row = nets.outputs_row(agent.actor, params, obs, work.scratch, agent.moments_at)
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
