@@ -1,6 +1,6 @@
-"""The verdict about fresh agents, which trained on a learned environment or with a learned reward. Two sentences compare
-their returns on the real environment with the returns of baselines: random play, the best constant action and a
-teacher (a trained agent).
+"""The verdict about fresh agents, which trained on a learned environment or with a learned reward. Two sentences
+compare their returns on the real environment with the returns of baselines: random play, the best constant action and
+a teacher (a trained agent).
 
 Episodes of the baselines are not counted as steps of a search. The number of their steps is in the result.
 """
