@@ -147,7 +147,7 @@ class Contest:
         shapes = {"sb3_1": (1, value_hidden), "sb3_8": (8, value_hidden)}
         if config.baseline != "value":  # it always has a value network, ours has none: a small one is fairer
             shapes["sb3_8_linear"] = (8, ())
-        variants = {}
+        variants: dict[str, tuple[str, Callable[[], float]]] = {}
         for name, (envs, value_sizes) in shapes.items():
             layers = f"policy {_layers(config.hidden_sizes)}, values {_layers(value_sizes)}"
             description = f"stable-baselines3's A2C, {envs} env{'s' * (envs > 1)}, {layers}"
