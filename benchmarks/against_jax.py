@@ -4,10 +4,11 @@
     python benchmarks/against_jax.py --first_result [--games CartPole-v1 LunarLander-v3] [--out FILE]
     python benchmarks/against_jax.py --tables FILE
 
-Every library trains in a process of its own, one thread on one core, and the processes take turns. A figure is CPU time
-per step of a member with the updates of that step; compilation and evaluations do not count. ``--first_result``
+Every library, a side of the comparison, trains in a separate process, with one thread on one core, and the processes
+take turns. A number is the CPU time per step of a member with the updates of that step. Compilation and evaluations do
+not count. (A member is one of the agents that a library trains side by side in one program.) ``--first_result``
 measures whole commands instead: PPO to a greedy return of 475 on CartPole or 200 on LunarLander, with imports,
-compilation and evaluations. The other libraries are in the extra `jax`, which may be that of another environment.
+compilation and evaluations. The other libraries are in the extra `jax`, which may be installed in another environment.
 """
 
 import argparse
@@ -37,6 +38,7 @@ GYMNAX_GAMES = ("CartPole-v1",)  # whose game is Gymnasium's in gymnax too; its 
 MANY = 16
 TIMING = "1 thread on one core for each process; seconds are CPU time"
 
+# Name of a case -> its description, and fields of `Case`.
 _ROLLOUT = {"agent": "PPO", "game": "CartPole-v1", "envs": 8}
 _REPLAY = {"game": "Pendulum-v1", "buffer": 10_000}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -82,33 +84,44 @@ QUICK = Size(seconds=0.01, rounds=1, warmup_units=1, quick=True, seeds=1)
 
 
 def case_of(name: str, members: int, size: Size) -> Case:
+    """Return the case with this name in `CASES`, with a number of members and the number of steps to time."""
     values = dict(CASES[name][1])
-    if "unit" not in values:
-        values["unit"] = 500 if values["batch"] < 256 else 100 if members == 1 else 20
-    case = Case(members=members, **values)
-    small_unit = case.envs * case.rollout or 2  # two steps of TD3 have one update of the actor
-    return dataclasses.replace(case, unit=small_unit) if size.quick else case
+    if size.quick:
+        # One rollout; without rollouts two steps, because two steps of TD3 have one update of the actor.
+        values["unit"] = values.get("envs", 1) * values.get("rollout", 0) or 2
+    elif "unit" not in values and values["batch"] < 256:
+        values["unit"] = 500
+    elif "unit" not in values:
+        values["unit"] = 100 if members == 1 else 20
+    return Case(members=members, **values)
 
 
 def sides_of(name: str, members: int) -> tuple[str, ...]:
     """Return the libraries that have the case: SBX and stable-baselines3 train one agent in a process."""
     if members > 1:
         return ("ours", "rejax")
-    return ("ours", "rejax", "sb3") if CASES[name][1]["agent"] == "A2C" else ("ours", "rejax", "sbx", "sb3")
+    if CASES[name][1]["agent"] == "A2C":
+        return ("ours", "rejax", "sb3")
+    return ("ours", "rejax", "sbx", "sb3")
 
 
 def script_command(side: str, peers_python: str, *arguments: str) -> list[str]:
+    """Return the command that runs the script of a library (`peers/training.py`). ``peers_python`` is the interpreter
+    of the other libraries."""
     script = {"ours": "our", "rejax": "rejax", "sbx": "sb3", "sb3": "sb3"}[side]
-    python = sys.executable if side == "ours" else peers_python
-    return [python, str(SCRIPTS / f"{script}_training.py"), *arguments, *(("SBX",) if side == "sbx" else ())]
+    command = [sys.executable if side == "ours" else peers_python, str(SCRIPTS / f"{script}_training.py"), *arguments]
+    return [*command, "SBX"] if side == "sbx" else command
 
 
 def environment() -> dict[str, str]:
     """Return the variables of all processes: one thread for torch, NumPy and XLA, and Python's usual files."""
-    single = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")}
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
-    return kept | single | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    variables = dict(os.environ)
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH"):
+        variables.pop(name, None)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
+        variables[name] = "1"
+    variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    return variables | {"JAX_PLATFORMS": "cpu"}
 
 
 class Side:
@@ -124,16 +137,16 @@ class Side:
         self.units = 1
 
     def _answer(self) -> dict[str, Any]:
-        """Return the next line of JSON; other lines are a library's."""
+        """Return the next line of JSON that the process prints. Other lines are messages of a library."""
         assert self.process.stdout
         for line in self.process.stdout:
             if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
+                return dict(json.loads(line))
         self.errors.seek(0)
         raise SystemExit(f"{shlex.join(self.command)}\n{self.errors.read()}")
 
     def train(self, units: int) -> dict[str, Any]:
+        """Train for ``units`` times `Case.unit` steps. Return the ``steps`` of all members and the CPU ``seconds``."""
         assert self.process.stdin
         self.process.stdin.write(f"{units}\n")
         self.process.stdin.flush()
@@ -159,7 +172,8 @@ class Side:
 
 
 def measure(name: str, members: int, sides: Sequence[str], size: Size, peers_python: str) -> dict[str, Any]:
-    """Return a row: the microseconds of every round by library, and what was measured when."""
+    """Return a row of the file: CPU microseconds per step of a member, of every round by library, and the machine, date
+    and versions."""
     case = case_of(name, members, size)
     with contextlib.ExitStack() as stack:
         processes = {}
@@ -168,12 +182,15 @@ def measure(name: str, members: int, sides: Sequence[str], size: Size, peers_pyt
             stack.callback(processes[side].close)
             processes[side].calibrate(size)
         costs = interleave({side: process.cost for side, process in processes.items()}, size.rounds)
-        versions = {name: number for process in processes.values() for name, number in process.versions.items()}
+    versions: dict[str, str] = {}
+    for process in processes.values():
+        versions |= process.versions
     rounded = {side: [round(value, 4) for value in values] for side, values in costs.items()}
-    return {"microseconds": rounded, "machine": machine(), "versions": versions}
+    return {"microseconds": rounded, "machine": common.machine(TIMING), "versions": versions}
 
 
 def first_command(side: str, game: str, seed: int, folder: str, peers_python: str) -> list[str]:
+    """Return the command that trains PPO until it reaches the goal. Ours writes its run into ``folder``."""
     if side != "ours":
         return script_command("rejax" if side == CACHED else side, peers_python, "first", game, str(seed))
     values, name = FIRST[game], {"CartPole-v1": "cartpole", "LunarLander-v3": "lunarlander"}[game]
@@ -185,19 +202,15 @@ def first_command(side: str, game: str, seed: int, folder: str, peers_python: st
         "ppo_epochs": values.passes, "discount": values.discount, "gae_lambda": values.gae_lambda,
         "hidden_sizes": ",".join(map(str, values.hidden)),
     }  # fmt: skip
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return [
-        sys.executable,
-        str(ROOT / "trainer.py"),
-        *words,
-        "--no_anneal_lr",
-        "--no_normalize_obs",
-        "--no_normalize_reward",
-    ]
+    command = [sys.executable, str(ROOT / "trainer.py")]
+    for flag, value in flags.items():
+        command += [f"--{flag}", str(value)]
+    return [*command, "--no_anneal_lr", "--no_normalize_obs", "--no_normalize_reward"]
 
 
 def first_result(side: str, game: str, seed: int, peers_python: str, cache: str) -> tuple[float, int]:
-    """Return the CPU seconds of the whole command and the environment steps it took."""
+    """Return the CPU seconds of the whole command and the environment steps it took. ``cache`` is the folder of
+    programs that rejax has compiled before."""
     variables = environment()
     if side == CACHED:
         variables |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -228,52 +241,47 @@ def _steps_of_run(folder: str, game: str) -> int:
 
 
 def measure_first(game: str, sides: Sequence[str], size: Size, peers_python: str) -> Iterator[dict[str, Any]]:
-    """Yield the CPU seconds and steps of every seed by library, after each seed. A run before the first compiles what
-    is kept on disk."""
-    gathered: dict[str, dict[str, list[float]]] = {side: {"seconds": [], "steps": []} for side in sides}
+    """Measure whole commands with the seeds 0, 1, ... After each seed, yield the CPU seconds and steps of all seeds so
+    far, by library."""
+    results: dict[str, dict[str, list[float]]] = {side: {"seconds": [], "steps": []} for side in sides}
     with tempfile.TemporaryDirectory() as cache:
-        for seed in range(-1, size.seeds):
+        for side in sides:
+            if side in ("ours", CACHED):  # a run that is not measured, but compiles the programs that remain on disk
+                first_result(side, game, 0, peers_python, cache)
+        for seed in range(size.seeds):
             for side in sides:
-                if seed < 0 and side not in ("ours", CACHED):
-                    continue
-                seconds, steps = first_result(side, game, max(seed, 0), peers_python, cache)
+                seconds, steps = first_result(side, game, seed, peers_python, cache)
                 print(f"{game} {side} seed {seed}: {seconds:.2f} s, {steps} steps", file=sys.stderr)
-                if seed >= 0:
-                    gathered[side]["seconds"].append(round(seconds, 3))
-                    gathered[side]["steps"].append(steps)
-            if seed >= 0:
-                yield {"sides": gathered, "machine": machine()}
-
-
-def machine() -> str:
-    return common.machine(TIMING)
+                results[side]["seconds"].append(round(seconds, 3))
+                results[side]["steps"].append(steps)
+            yield {"sides": results, "machine": common.machine(TIMING)}
 
 
 def results_of(stored: dict[str, Any]) -> dict[str, Result]:
-    """Return the numbers of a stored file as results, to print."""
+    """Return the numbers of a stored file as rows to print."""
     results = {}
     for key, row in stored.get("steps", {}).items():
-        name, _, members = key.rpartition("/")
-        costs, ours = row["microseconds"], row["microseconds"].get("ours")
+        name, _, members = key.rpartition("/")  # such as ppo_64/16
+        costs = row["microseconds"]
         for side, values in costs.items():
-            span = f"{min(values):.3g} to {max(values):.3g}"
             label, title = f"{name}_{members}_{side}", f"{NAMES[side]}, {CASES[name][0]}"
-            results[label] = Result(statistics.median(values), "us", f"{title}; a step of one of {members}, {span}")
-            if side != "ours" and ours:
-                middle, least, largest = ratio_interval(values, ours)
-                span = f"{least:.3g} to {largest:.3g}: {verdict(least, largest)}"
-                results[f"{label}_ratio"] = Result(middle, "times", f"{NAMES[side]} to this project, {span}")
+            interval = f"{min(values):.3g} to {max(values):.3g}"
+            results[label] = Result(statistics.median(values), "us", f"{title}; a step of one of {members}, {interval}")
+            if side != "ours" and "ours" in costs:
+                median, smallest, largest = ratio_interval(values, costs["ours"])
+                against = f"{smallest:.3g} to {largest:.3g}: {verdict(smallest, largest)}"
+                results[f"{label}_ratio"] = Result(median, "times", f"{NAMES[side]} to this project, {against}")
     for game, contest in stored.get("first_result", {}).items():
         for side, numbers in contest["sides"].items():
-            seconds = numbers["seconds"]
-            span = f"{min(seconds):.3g} to {max(seconds):.3g}, {statistics.median(numbers['steps']):,.0f} steps"
-            description = f"{FIRST_NAMES[side]}, PPO to {GOALS[game]:g} on {game}; {len(seconds)} seeds, {span}"
+            seconds, steps = numbers["seconds"], statistics.median(numbers["steps"])
+            interval = f"{min(seconds):.3g} to {max(seconds):.3g}, {steps:,.0f} steps"
+            description = f"{FIRST_NAMES[side]}, PPO to {GOALS[game]:g} on {game}; {len(seconds)} seeds, {interval}"
             results[f"first_{game}_{side}"] = Result(statistics.median(seconds), "s", description)
     return results
 
 
 def tables(stored: dict[str, Any]) -> str:
-    """Return the tables of the page in Markdown."""
+    """Return the tables of docs/benchmarks.md in Markdown."""
     by_members: dict[str, dict[str, Any]] = {}
     for key, row in stored.get("steps", {}).items():
         name, _, members = key.rpartition("/")
@@ -287,36 +295,39 @@ def tables(stored: dict[str, Any]) -> str:
 
 
 def _step_table(members: str, costs_by_case: dict[str, dict[str, list[float]]]) -> Iterator[str]:
+    """Yield the lines of the table of steps. The costs of a case are by library, one per round."""
     sides = [side for side in NAMES if any(side in costs for costs in costs_by_case.values())]
     agents = "one agent" if members == "1" else f"one of {members} agents"
     yield f"| a step of {agents}, CPU µs | {' | '.join(NAMES[side] for side in sides)} | rejax / this project | |"
     yield f"|---{'|---:' * (len(sides) + 1)}|---|"
     for name, costs in costs_by_case.items():
         cells = [_digits(statistics.median(costs[side])) if side in costs else "" for side in sides]
-        middle, least, largest = ratio_interval(costs["rejax"], costs["ours"])
-        ratio = f"{middle:.2f} ({least:.2f} to {largest:.2f}) | {verdict(least, largest)}"
+        median, smallest, largest = ratio_interval(costs["rejax"], costs["ours"])
+        ratio = f"{median:.2f} ({smallest:.2f} to {largest:.2f}) | {verdict(smallest, largest)}"
         yield f"| {CASES[name][0]} | {' | '.join(cells)} | {ratio} |"
 
 
 def _first_table(games: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of the table of whole commands."""
     yield "| whole command, CPU seconds; environment steps | " + " | ".join(FIRST_NAMES.values()) + " |"
     yield "|---" + "|---:" * len(FIRST_NAMES) + "|"
     for game, contest in games.items():
         cells = []
         for side in FIRST_NAMES:
-            numbers = contest["sides"].get(side)
-            cells.append(f"{_span(numbers['seconds'])}; {statistics.median(numbers['steps']):,.0f}" if numbers else "")
+            cell = ""
+            if side in contest["sides"]:
+                seconds, steps = contest["sides"][side]["seconds"], contest["sides"][side]["steps"]
+                median, smallest, largest = statistics.median(seconds), min(seconds), max(seconds)
+                cell = f"{_digits(median)} ({_digits(smallest)} to {_digits(largest)}); {statistics.median(steps):,.0f}"
+            cells.append(cell)
         yield f"| PPO to {GOALS[game]:g} on {game} | {' | '.join(cells)} |"
 
 
-def _span(values: Sequence[float]) -> str:
-    """Return median and range to three digits."""
-    middle, least, largest = (_digits(value) for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle} ({least} to {largest})"
-
-
 def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    """Return a number with about three digits."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def check_peers(sides: Sequence[str], python: str) -> str | None:
@@ -329,11 +340,11 @@ def check_peers(sides: Sequence[str], python: str) -> str | None:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=SCRIPTS)
     except OSError as error:
         return f"--peers_python is {python!r}, which does not run: {error.strerror}"
-    lacking = done.stdout.split() if done.returncode == 0 else modules
-    if not lacking:
+    missing = done.stdout.split() if done.returncode == 0 else modules
+    if not missing:
         return None
     advice = "install the extra jax, name its interpreter by --peers_python, or measure --sides ours"
-    return f"{', '.join(lacking)} not found by {python!r}; {advice}"
+    return f"{', '.join(missing)} not found by {python!r}; {advice}"
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -359,7 +370,8 @@ def pin(core: int | None) -> None:
 
 
 def _work(options: argparse.Namespace, size: Size) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Measure what the flags ask for. Yield every part of the file with its section and key."""
+    """Measure what the flags ask for. Yield the entries of the file, each with its section ("steps" or "first_result")
+    and its key in the section."""
     if options.first_result:
         for game in options.games:
             sides = [side for side in options.sides if side in ("ours", "sb3") or game in GYMNAX_GAMES]
@@ -384,16 +396,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     size = QUICK if options.quick else Size()
     pin(options.core)
-    kept = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    stored = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     measured: dict[str, Any] = {}
-    for section, key, part in _work(options, size):
-        measured.setdefault(section, {})[key] = part
-        kept.setdefault(section, {})[key] = part
+    for section, key, entry in _work(options, size):
+        measured.setdefault(section, {})[key] = entry
+        stored.setdefault(section, {})[key] = entry
         if options.out:  # after every row or seed, so that an interruption loses only the last
-            kept["command"] = "python benchmarks/against_jax.py --out FILE; the same with --first_result"
-            options.out.write_text(json.dumps(kept, indent=1) + "\n")
-        print(*(f"{name} {result.value:.4g}" for name, result in results_of({section: {key: part}}).items()), sep="; ",
-              file=sys.stderr)  # fmt: skip
+            stored["command"] = "python benchmarks/against_jax.py --out FILE; the same with --first_result"
+            options.out.write_text(json.dumps(stored, indent=1) + "\n")
+        new_results = results_of({section: {key: entry}})
+        print("; ".join(f"{name} {result.value:.4g}" for name, result in new_results.items()), file=sys.stderr)
     common.report("Everyday training against JAX", results_of(measured), options.json, TIMING)
     return 0
 

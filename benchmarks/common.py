@@ -1,4 +1,8 @@
-"""Shared parts of all benchmarks: one thread, CPU time, interleaved repeats, a table, JSON. Import it first."""
+"""Shared parts of all benchmarks: one thread, CPU time, interleaved repeats, a table, JSON. Import it first.
+
+A contender is a function that does a fixed amount of work and returns a measured number. To compare contenders fairly
+on a machine whose speed varies, `interleave` calls them in turns, and ratios are taken within a round.
+"""
 
 import argparse
 import contextlib
@@ -37,7 +41,8 @@ _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 @dataclass(frozen=True)
 class Result:
-    """One measured number. ``against`` names the comparison or the setup, ``target`` is a limit like ``(">=", 5)``."""
+    """One measured number. ``against`` says what it is compared with, or what was measured. ``target`` is a limit that
+    it should meet, such as ``(">=", 5)``."""
 
     value: float
     unit: str
@@ -60,13 +65,13 @@ class Meter:
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
-        """Wrap ``owner.method`` so that the time of each call is added to ``name``."""
-        inner = getattr(owner, method)
+        """Replace ``owner.method`` by a function that also adds the time of each call to ``name``."""
+        original = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.process_time()
             try:
-                return inner(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 self.seconds[name] += time.process_time() - start
 
@@ -79,15 +84,13 @@ class Meter:
 
 
 class LightningClock(pl.Callback):
-    """Measure CPU ``seconds`` and environment ``steps`` of all epochs after the first, and split the seconds into
-    ``parts``.
-
-    ``parts["own"]`` is the module's training and validation steps, ``parts["lightning"]`` the rest. ``name`` maps every
-    other callback to the part that its ``on_train_epoch_end`` counts under.
+    """Measure how many CPU ``seconds`` and environment ``steps`` all epochs after the first take, and split the seconds
+    into ``parts``: ``"own"`` are the module's training and validation steps, ``"lightning"`` is Lightning, and the
+    other parts are callbacks. ``part_of(callback)`` is the name of the part that a callback belongs to.
     """
 
-    def __init__(self, name: Callable[[pl.Callback], str]) -> None:
-        self.name, self.meter = name, Meter()
+    def __init__(self, part_of: Callable[[pl.Callback], str]) -> None:
+        self.part_of, self.meter = part_of, Meter()
         self.seconds, self.steps = 0.0, 0
         self.parts: dict[str, float] = {}
 
@@ -96,12 +99,12 @@ class LightningClock(pl.Callback):
             self.meter.wrap(module, step, "own")
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # the trainer's type lacks it
             if callback is not self:
-                self.meter.wrap(callback, "on_train_epoch_end", self.name(callback))
+                self.meter.wrap(callback, "on_train_epoch_end", self.part_of(callback))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
         if trainer.current_epoch == 1:
             self.meter.take()
-            self.steps = -int(module.env_steps.sum())
+            self.steps = -int(module.env_steps.sum())  # `on_train_end` adds the numbers at the end
             self.seconds = -time.process_time()
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
@@ -113,7 +116,7 @@ class LightningClock(pl.Callback):
 
 @dataclass(frozen=True)
 class Block:
-    """``steps`` of any kind that took ``wall`` seconds and ``cpu`` seconds (of all threads)."""
+    """Timed work: a number of ``steps`` that took ``wall`` seconds, and ``cpu`` seconds of all threads."""
 
     steps: int
     wall: float
@@ -121,11 +124,12 @@ class Block:
 
     @property
     def rate(self) -> float:
+        """Steps per second of wall-clock time."""
         return self.steps / self.wall
 
 
 @dataclass(frozen=True)
-class Way:
+class TorchSetup:
     """Number of threads and matrix precision of torch while a contender runs."""
 
     threads: int
@@ -133,9 +137,10 @@ class Way:
 
     @property
     def name(self) -> str:
-        return f"{self.threads}t" + (f"_{self.precision}" if self.precision != "highest" else "")
+        """Text such as ``2t``, or ``2t_medium`` for another precision than the highest."""
+        return f"{self.threads}t" if self.precision == "highest" else f"{self.threads}t_{self.precision}"
 
-    def block(self, work: Callable[[int], Any], unit_steps: int, count: int) -> Block:
+    def time_block(self, work: Callable[[int], Any], unit_steps: int, count: int) -> Block:
         """Time ``work(count)``, which makes ``unit_steps`` steps ``count`` times."""
         configure_torch(self.threads, self.precision)
         wall, cpu = time.perf_counter(), time.process_time()
@@ -143,13 +148,14 @@ class Way:
         return Block(unit_steps * count, time.perf_counter() - wall, time.process_time() - cpu)
 
     def contender(self, work: Callable[[int], Any], unit_steps: int, seconds: float) -> Callable[[], Block]:
-        """Return a function that times a block of about ``seconds``. First warm ``work`` up and calibrate its count."""
-        work(2)
-        count, block = 1, self.block(work, unit_steps, 1)
+        """Return a contender that times ``work(count)`` (`time_block`). The count is chosen so that it takes about
+        ``seconds``."""
+        work(2)  # warm-up
+        count, block = 1, self.time_block(work, unit_steps, 1)
         while block.wall < seconds / 4:
             count *= 2
-            block = self.block(work, unit_steps, count)
-        return partial(self.block, work, unit_steps, max(1, round(count * seconds / block.wall)))
+            block = self.time_block(work, unit_steps, count)
+        return partial(self.time_block, work, unit_steps, max(1, round(count * seconds / block.wall)))
 
 
 def bf16_units() -> list[str]:
@@ -171,13 +177,15 @@ def interleave(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[
 
     The order reverses every round, so that a machine that slows down affects all contenders.
     """
-    gathered: dict[str, list[T]] = {name: [] for name in contenders}
-    for round_ in range(repeats + 1):
-        for name in list(contenders)[:: 1 if round_ % 2 else -1]:
-            outcome = contenders[name]()
-            if round_:
-                gathered[name].append(outcome)
-    return gathered
+    results: dict[str, list[T]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for round_number in range(repeats + 1):
+        names.reverse()
+        for name in names:
+            result = contenders[name]()
+            if round_number > 0:
+                results[name].append(result)
+    return results
 
 
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
@@ -186,15 +194,17 @@ def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
 
 
 def ratio_interval(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float, float]:
-    """Return median, least and largest ratio over rounds. The true median lies between the extremes of n rounds with a
-    probability of 1 - 2^(1 - n): 97 % for six."""
+    """Return median, smallest and largest ratio of two costs over rounds. The true median lies between the extremes of
+    n rounds with a probability of 1 - 2^(1 - n): 97 % for six."""
     ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
     return statistics.median(ratios), min(ratios), max(ratios)
 
 
-def verdict(least: float, largest: float) -> str:
-    """Return in words what an interval of a ratio of costs, theirs to ours, says of this project."""
-    return "faster" if least > 1 else "slower" if largest < 1 else "no clear difference"
+def verdict(smallest: float, largest: float) -> str:
+    """Return whether this project is faster, given the interval of a ratio of costs: another library's to ours."""
+    if smallest > 1:
+        return "faster"
+    return "slower" if largest < 1 else "no clear difference"
 
 
 def products(n: int, members: int, threads: Sequence[int], seconds: float, rounds: int) -> dict[str, Result]:
@@ -202,28 +212,26 @@ def products(n: int, members: int, threads: Sequence[int], seconds: float, round
     ``members`` batches of 320. Blocks take about ``seconds``, ``rounds`` times."""
     import torch
 
-    layer = (torch.randn(members, 320, 200), torch.randn(members, 200, 200))
-    pairs = {"square": (torch.randn(n, n), torch.randn(n, n)), "layer": layer}
-    flop = {"square": 2 * n**3, "layer": 2 * members * 320 * 200 * 200}
-    shapes = {"square": f"[{n},{n}] x [{n},{n}]", "layer": f"[{members},320,200] x [{members},200,200]"}
-
-    def multiply(kind: str, count: int) -> None:
-        a, b = pairs[kind]
+    def multiply(a: torch.Tensor, b: torch.Tensor, count: int) -> None:
         for _ in range(count):
             torch.matmul(a, b)
 
-    contenders = {
-        f"products_{kind}_{thread_count}t": Way(thread_count).contender(partial(multiply, kind), flop[kind], seconds)
-        for thread_count in threads
-        for kind in pairs
+    factors = {
+        "square": (torch.randn(n, n), torch.randn(n, n)),
+        "layer": (torch.randn(members, 320, 200), torch.randn(members, 200, 200)),
     }
-    blocks = interleave(contenders, rounds)
-    return {
-        key: Result(
-            max(block.rate for block in case_blocks) / 1e9, "GFLOP/s", f"float32, {shapes[key.split('_')[1]]}, best"
-        )
-        for key, case_blocks in blocks.items()
-    }
+    flop = {"square": 2 * n**3, "layer": 2 * members * 320 * 200 * 200}
+    shapes = {"square": f"[{n},{n}] x [{n},{n}]", "layer": f"[{members},320,200] x [{members},200,200]"}
+    contenders, descriptions = {}, {}
+    for num_threads in threads:
+        for kind, (a, b) in factors.items():
+            key = f"products_{kind}_{num_threads}t"
+            contenders[key] = TorchSetup(num_threads).contender(partial(multiply, a, b), flop[kind], seconds)
+            descriptions[key] = f"float32, {shapes[kind]}, best"
+    results = {}
+    for key, blocks in interleave(contenders, rounds).items():
+        results[key] = Result(max(block.rate for block in blocks) / 1e9, "GFLOP/s", descriptions[key])
+    return results
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -267,7 +275,8 @@ def measure(parts: Sequence[Callable[[S], dict[str, Result]]], size: S) -> dict[
 def speedup(
     name: str, plain: Sequence[float], ours: Sequence[float], unit: str, against: str, work: str, least: float
 ) -> dict[str, Result]:
-    """Return three rows: seconds of the plain loop, of ours, and the ratio, which is to be ``least`` at least."""
+    """Return three rows: the costs of the plain loop (``against``) and of ours (``work``), and the ratio, which should
+    be at least ``least``. ``plain`` and ``ours`` have a cost in ``unit`` for each round."""
     return {
         f"{name}_plain": Result(statistics.median(plain), unit, against),
         name: Result(statistics.median(ours), unit, work),
@@ -291,22 +300,19 @@ def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str
     """Print the table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout.
     ``timing`` is as in `machine`."""
     out = sys.stderr if as_json else sys.stdout
-    rows = [
-        (name, f"{r.value:.4g}" if abs(r.value) < 100 else f"{r.value:,.0f}", r.unit, r.verdict, r.against or "")
-        for name, r in results.items()
-    ]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    rows: list[tuple[str, ...]] = []
+    data: dict[str, dict[str, Any]] = {}
+    for name, result in results.items():
+        value = f"{result.value:.4g}" if abs(result.value) < 100 else f"{result.value:,.0f}"
+        rows.append((name, value, result.unit, result.verdict, result.against or ""))
+        against = result.against
+        if result.target is not None:
+            against = f"{result.target[0]} {result.target[1]:g}: {against}"
+        data[name] = {"value": result.value, "unit": result.unit, "against": against}
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print(f"{title}\n{machine(timing)}", file=out)
     for name, value, unit, verdict, against in rows:
         line = f"{name:<{widths[0]}}  {value:>{widths[1]}} {unit:<{widths[2]}}  {verdict:<{widths[3]}}  {against}"
         print(line.rstrip(), file=out)
     if as_json:
-        plain = {name: {"value": r.value, "unit": r.unit, "against": _against(r)} for name, r in results.items()}
-        print(json.dumps(plain, indent=1))
-
-
-def _against(result: Result) -> str | None:
-    """Return the comparison in words, with the target in front."""
-    if result.target is None:
-        return result.against
-    return f"{result.target[0]} {result.target[1]:g}: {result.against}"
+        print(json.dumps(data, indent=1))

@@ -30,21 +30,15 @@ ROWS: dict[str, tuple[str, str, dict[str, Any], float]] = {
 WITH_REWARD = "TD3 with a learned reward, HalfCheetah, 64-64"
 
 
-def trained_epochs(implementation: str, game: str, settings: dict[str, Any], compiled: bool, steps: int) -> Any:
-    """Return a function that trains for about ``steps`` steps and returns the CPU microseconds of each. Training has
-    begun to make updates."""
-    rollouts = {"rollout_steps": steps // 8, "num_envs": 8} if implementation == "PPO" else {}
-    loop = build_loop(
-        training_from(
-            implementation=implementation,
-            gamename=game,
-            compiled=compiled,
-            total_steps=1_000_000,
-            steps_per_epoch=steps,
-            **settings,
-            **rollouts,
-        )
-    )
+def trained_epochs(
+    implementation: str, game: str, settings: dict[str, Any], compiled: bool, steps: int
+) -> Callable[[], float]:
+    """Return a contender: a function that trains for about ``steps`` steps, with updates, and returns the CPU
+    microseconds of each step. With ``compiled``, in machine code, otherwise in torch."""
+    values: dict[str, Any] = {"implementation": implementation, "gamename": game, "compiled": compiled, **settings}
+    if implementation == "PPO":
+        values |= {"rollout_steps": steps // 8, "num_envs": 8}
+    loop = build_loop(training_from(total_steps=1_000_000, steps_per_epoch=steps, **values))
     loop.compile_ahead()
     loop.warm_up()
     while not loop.gradient_steps:
@@ -59,8 +53,7 @@ def trained_epochs(implementation: str, game: str, settings: dict[str, Any], com
 
 
 def trained_with_reward(compiled: bool, steps: int) -> Callable[[], float]:
-    """Return a function that trains a new TD3 agent with a learned reward on HalfCheetah, as a search does, for
-    ``steps`` steps, and returns the CPU microseconds of each."""
+    """Return a contender as `trained_epochs`: a new TD3 agent with a learned reward on HalfCheetah, as in a search."""
     settings = training_from(
         implementation="RN",
         gamename="halfcheetah",
@@ -81,8 +74,10 @@ def trained_with_reward(compiled: bool, steps: int) -> Callable[[], float]:
     return measure
 
 
-def measure_row(name: str, steps: int, rounds: int) -> dict[str, Result]:
-    """Measure a row of `ROWS`, or `WITH_REWARD`, in torch and in machine code, in turns."""
+def measure_row(name: str, size: tuple[int, int]) -> dict[str, Result]:
+    """Measure a row of `ROWS`, or `WITH_REWARD`, in torch and in machine code, in turns. ``size`` is the number of
+    steps in a round, and the number of rounds."""
+    steps, rounds = size
     contenders: dict[str, Callable[[], float]] = {}
     for path in ("torch", "machine code"):
         if name == WITH_REWARD:
@@ -97,5 +92,5 @@ def measure_row(name: str, steps: int, rounds: int) -> dict[str, Result]:
 
 
 if __name__ == "__main__":
-    parts = [partial(lambda name, size: measure_row(name, *size), name) for name in (*ROWS, WITH_REWARD)]
+    parts = [partial(measure_row, name) for name in (*ROWS, WITH_REWARD)]
     common.run("A step of everyday training", __doc__, parts, full=(1024, 7), quick=(128, 1))

@@ -43,7 +43,7 @@ PERTURBATIONS, TRAININGS = 16, 3  # the mean and both directions of each perturb
 class Size:
     """Amount of work. `common.interleave` repeats rounds."""
 
-    own_steps: int = 100  # of our members per round; ten times as many for one member
+    member_steps: int = 100  # of our members per round; ten times as many for one member
     steps: int = 100  # of each plain agent per round
     agents: int = 6  # plain ones
     rounds: int = 7
@@ -59,18 +59,17 @@ QUICK = Size(2, 2, 1, 1, 4, 10, 1, 1, 2, 5)
 
 
 def inner(preset: str) -> InnerLoop:
-    """Return the project's inner loop with a preset's values for CartPole."""
+    """Return the loop that trains and tests agents on synthetic environments, with a preset's values for CartPole."""
     values: dict[str, Any] = proxy_defaults({"preset": preset}, GAME)
-    config, agent = (
-        {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
-        for kind in (Config, AgentConfig)
-    )
-    tests = {"test_episodes": TESTS, "test_limit": plain.EPISODE_STEPS}
-    return InnerLoop(Config(**config | tests), "DDQN", AgentConfig(**agent), GAME)
+    values |= {"test_episodes": TESTS, "test_limit": plain.EPISODE_STEPS}
+    config = {field.name: values[field.name] for field in dataclasses.fields(Config) if field.name in values}
+    agent = {field.name: values[field.name] for field in dataclasses.fields(AgentConfig) if field.name in values}
+    return InnerLoop(Config(**config), "DDQN", AgentConfig(**agent), GAME)
 
 
-class Ours:
-    """M members that train side by side: on a random proxy per member, or on the real CartPole."""
+class SideBySide:
+    """This project's agents, which train side by side in one tensor program. Each of the ``members`` trains on a random
+    synthetic environment or, with ``real``, on CartPole."""
 
     def __init__(self, loop: InnerLoop, members: int, real: bool = False):
         seeds = range(members)
@@ -78,21 +77,24 @@ class Ours:
         proxies = networks.initial(Streams(seeds))
         self.program = networks.with_weights(proxies)
         self.agent: Any = loop.agent_class(loop.agent_config, loop.factory.spaces, seeds)
-        stage = make_environment("cartpole-200", members, 1) if real else loop.factory.environment(proxies, self.agent)
-        self.interaction = StepLoop(self.agent, stage, Streams.from_name(seeds, "episodes"))
+        environment = loop.factory.environment(proxies, self.agent)
+        if real:
+            environment = make_environment("cartpole-200", members, 1)
+        self.step_loop = StepLoop(self.agent, environment, Streams.from_name(seeds, "episodes"))
 
-    def begin(self, rows: int) -> "Ours":
-        """Train until all members learn, then fill the replay buffers to ``rows`` with copies of their transitions."""
+    def begin(self, transitions: int) -> "SideBySide":
+        """Train until all members make updates, then fill their replay buffers with this number of ``transitions``,
+        which are copies of the first."""
         while not self.agent.learning_members().all():
             self.train(10)
         replay_buffer = self.agent.replay_buffer
-        index = torch.arange(rows) % replay_buffer.size
-        buffer_rows = {name: part[index] for name, part in replay_buffer.rows().items()}
-        replay_buffer.load_state_dict({"rows": buffer_rows, "position": rows})
+        index = torch.arange(transitions) % replay_buffer.size
+        copies = {name: column[index] for name, column in replay_buffer.rows().items()}
+        replay_buffer.load_state_dict({"rows": copies, "position": transitions})
         return self
 
     def train(self, steps: int) -> None:
-        inner_loop.train(self.interaction, steps)
+        inner_loop.train(self.step_loop, steps)
 
     def rate(self, steps: int) -> float:
         """Train for ``steps`` steps and return the steps of all members per second."""
@@ -100,31 +102,33 @@ class Ours:
 
 
 def plain_training(preset: str, program: Any, member: int) -> plain.PlainTraining:
-    """Return a fresh plain agent on the synthetic environment of one member of ``program``."""
+    """Return a fresh plain agent on the synthetic environment of one member. ``program`` are the synthetic environments
+    of all members, with their weights."""
     training = plain.PlainTraining(plain.PRESETS[preset], member)
-    stage = training.environment
-    for name, network in (("state", stage.state_net), ("reward", stage.reward_net), ("done", stage.done_net)):
-        plain.take_weights(network, program.layers[name], member)
+    environment = training.environment
+    plain.take_weights(environment.state_net, program.layers["state"], member)
+    plain.take_weights(environment.reward_net, program.layers["reward"], member)
+    plain.take_weights(environment.done_net, program.layers["done"], member)
     return training
 
 
-class Theirs:
-    """Plain agents on the synthetic environments of evenly spaced members of ours."""
+class PlainAgents:
+    """Plain ``agents`` that train one after another, on the environments of evenly spaced members of `SideBySide`."""
 
-    def __init__(self, preset: str, project_side: Ours, agents: int):
-        members = [project_side.agent.members * i // agents for i in range(agents)]
-        self.trainings = [plain_training(preset, project_side.program, member) for member in members]
+    def __init__(self, preset: str, side_by_side: SideBySide, agents: int):
+        members = [side_by_side.agent.members * i // agents for i in range(agents)]
+        self.trainings = [plain_training(preset, side_by_side.program, member) for member in members]
 
-    def begin(self, rows: int) -> "Theirs":
-        """As `Ours.begin`."""
+    def begin(self, transitions: int) -> "PlainAgents":
+        """Do the same as `SideBySide.begin`."""
         for training in self.trainings:
             while training.episode < training.settings.init_episodes:
                 training.run(10)
             memory = training.memory
-            for values in memory.fields:
-                stored_values = values[: memory.size]
-                values[:rows] = stored_values.repeat(-(-rows // memory.size), 1)[:rows]
-            memory.size = memory.position = rows
+            for column in memory.fields:
+                index = torch.arange(transitions) % memory.size
+                column[:transitions] = column[index]
+            memory.size = memory.position = transitions
         return self
 
     def rate(self, steps: int) -> float:
@@ -138,19 +142,21 @@ class Theirs:
 
 
 def inner_loops(preset: str, size: Size) -> dict[str, Result]:
-    """Compare members side by side with plain agents on the same proxies; for preset paper, stable-baselines3 too."""
-    loop, counts = inner(preset), MEMBERS[preset]
-    project_sides = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
-    plain_side = Theirs(preset, project_sides[counts[-1]], size.agents).begin(HALF_WAY[preset])
-    contenders: dict[str, Callable[[], float]] = {"plain": partial(plain_side.rate, size.steps)}
-    for members, side in project_sides.items():
-        contenders[f"{members}"] = partial(side.rate, size.own_steps * (10 if members == 1 else 1))
+    """Compare members side by side with plain agents on the same environments, in steps per second; for preset paper,
+    with stable-baselines3 too."""
+    loop, counts, transitions = inner(preset), MEMBERS[preset], HALF_WAY[preset]
+    contenders: dict[str, Callable[[], float]] = {}
+    for members in counts:
+        side_by_side = SideBySide(loop, members).begin(transitions)
+        contenders[f"{members}"] = partial(side_by_side.rate, size.member_steps * (10 if members == 1 else 1))
+    plain_agents = PlainAgents(preset, side_by_side, size.agents).begin(transitions)  # on environments of the last
+    contenders["plain"] = partial(plain_agents.rate, size.steps)
     with_baseline = preset == "paper" and has_baseline()
     if with_baseline:
-        real = Ours(loop, counts[-1], real=True).begin(HALF_WAY[preset])
-        model, count = plain.stable_baselines(plain.PRESETS[preset]), size.baseline
-        sb3_training = partial(model.learn, count, reset_num_timesteps=False)
-        contenders |= {"real": partial(real.rate, size.own_steps), "sb3": lambda: count / cpu_seconds(sb3_training)}
+        contenders["real"] = partial(SideBySide(loop, counts[-1], real=True).begin(transitions).rate, size.member_steps)
+        model = plain.stable_baselines(plain.PRESETS[preset])
+        sb3_training = partial(model.learn, size.baseline, reset_num_timesteps=False)
+        contenders["sb3"] = lambda: size.baseline / cpu_seconds(sb3_training)
     rates = interleave(contenders, size.rounds)
     middle = {name: statistics.median(values) for name, values in rates.items()}
     description = f"{preset}: batch {plain.PRESETS[preset].batch}, {plain.PRESETS[preset].hidden} units"
@@ -160,10 +166,13 @@ def inner_loops(preset: str, size: Size) -> dict[str, Result]:
         ratio = median_ratio(rates[f"{members}"], rates["plain"])
         results[f"{preset}_{members}"] = Result(middle[f"{members}"], "steps/s", "in one tensor program, all members")
         results[f"{preset}_{members}_speedup"] = Result(ratio, "times", "the plain loop", target)
-    return results | (baseline_results(rates, middle, counts[-1]) if with_baseline else {})
+    if with_baseline:
+        results |= baseline_results(rates, middle, counts[-1])
+    return results
 
 
 def baseline_results(rates: dict[str, list[float]], middle: dict[str, float], members: int) -> dict[str, Result]:
+    """Return the rows of stable-baselines3, from the ``rates`` of the contenders in all rounds and their medians."""
     sb3 = "stable-baselines3's DQN"
     return {
         "sb3": Result(middle["sb3"], "steps/s", f"{sb3}, paper's sizes, on Gymnasium's CartPole"),
@@ -174,7 +183,8 @@ def baseline_results(rates: dict[str, list[float]], middle: dict[str, float], me
 
 
 class Generation:
-    """Fresh agents on a random mean and on both directions of its perturbations, tested on the real CartPole."""
+    """Work of a generation of a search: fresh agents train on perturbed synthetic environments (a random mean, and both
+    directions of its perturbations), and are tested on the real CartPole."""
 
     def __init__(self, size: Size):
         self.loop, self.size = inner("paper"), size
@@ -187,6 +197,7 @@ class Generation:
         self.env = plain.cartpole()
 
     def project_seconds(self) -> float:
+        """Train and test all agents side by side; return the CPU seconds."""
         seeds, steps = range(len(self.proxies)), self.size.training
         return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, inner_steps=steps, inner_rule="budget"))
 
@@ -205,6 +216,7 @@ class Generation:
 
 
 def generation(size: Size) -> dict[str, Result]:
+    """Compare a generation with agents that train one after another."""
     contest = Generation(size)
     rounds = interleave({"ours": contest.project_seconds, "plain": contest.plain_seconds}, size.generations)
     count = len(contest.proxies)
@@ -225,10 +237,11 @@ def memory_of_generation(steps: int) -> tuple[float, float]:
     """
     start_peak = peak()
     loop = inner("paper")
-    project_side = Ours(loop, PERTURBATIONS * TRAININGS)
-    project_side.begin(LONGEST).train(steps)
-    loop.test(project_side.agent.with_weights(project_side.agent.flat_parameters), range(project_side.agent.members))
-    return peak() - start_peak, sum(table.nbytes for table in project_side.agent.replay_buffer._tables.values()) / 1e9
+    side_by_side = SideBySide(loop, PERTURBATIONS * TRAININGS).begin(LONGEST)
+    side_by_side.train(steps)
+    agent = side_by_side.agent
+    loop.test(agent.with_weights(agent.flat_parameters), range(agent.members))
+    return peak() - start_peak, sum(table.nbytes for table in agent.replay_buffer._tables.values()) / 1e9
 
 
 def memory(size: Size) -> dict[str, Result]:
@@ -263,6 +276,7 @@ def gymnasium_cartpole(steps: int) -> float:
 
 
 def environments(size: Size) -> dict[str, Result]:
+    """Compare the tensor CartPole with Gymnasium's, without agents."""
     steps = size.environment
     contenders = {"ours": partial(tensor_cartpole, steps), "gymnasium": partial(gymnasium_cartpole, 20 * steps)}
     rates = interleave(contenders, size.rounds)

@@ -16,7 +16,7 @@ from typing import Any
 
 import common  # first: one thread, and the project on the path
 import torch
-from common import Result, Way
+from common import Result, TorchSetup
 from model_generalisation import QUICK as QUICK_GENERALISATION
 from model_generalisation import Size as GeneralisationSize
 from model_generalisation import group_of
@@ -53,9 +53,9 @@ QUICK = Size((1, 2), (1, 2), (1,), (1,), 0.01, QUICK_GENERALISATION)
 
 
 def move(value: Any, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Any:
-    """Return ``value`` with all tensors in it on ``device``. Objects of this project are changed in place, and remain
-    the same objects wherever they are referred to. ``moved`` maps the id of each visited object to that object and its
-    result."""
+    """Move all tensors in ``value``, such as an agent, to ``device``, and return the result. Objects of this project
+    are changed in place, so that other references to them stay valid. ``moved`` maps the id of each visited object to
+    that object and its result."""
     if id(value) in moved:
         return moved[id(value)][1]
     result = value
@@ -80,8 +80,9 @@ def move(value: Any, device: torch.device, moved: dict[int, tuple[Any, Any]]) ->
 
 @contextlib.contextmanager
 def on_device(device: torch.device) -> Iterator[dict[int, tuple[Any, Any]]]:
-    """Create tensors on ``device``, and sample all members' numbers with one generator there. Yields the functions that
-    sample them in the form of the argument ``moved`` of `move`."""
+    """Context manager in which new tensors are on ``device``, and one generator there samples the random numbers of all
+    members. It replaces methods of `Streams`, and yields them as the argument ``moved`` of `move`, which then also
+    replaces references to the old methods."""
     generator = torch.Generator(device).manual_seed(0)
     sample = {
         "uniform": lambda self, *shape: torch.rand(len(self), *shape, generator=generator),
@@ -107,14 +108,13 @@ def agent_loop(name: str, members: int, compiled: bool) -> StepLoop:
     """Return the loop of ``members`` agents on CartPole, on the CPU."""
     values = {"implementation": name, "gamename": "cartpole", "seed": 0, "num_seeds": members, "compiled": compiled}
     loop: Any = build_loop(from_dict(values | AGENTS[name]))  # its declared type has no groups
-    group: StepLoop = loop.groups[0]
-    return group
+    return loop.groups[0]
 
 
 def torch_rate(name: str, members: int, device: torch.device, size: Size) -> float:
     """Return the steps per second of all members in torch, with an agent past its first update."""
     loop: Any = agent_loop(name, members, compiled=False)  # the declared type of its environment has no dynamics
-    loop.agent.budget = 10**9
+    loop.agent.budget = 10**9  # number of steps, so that training does not end
     with on_device(device) as sampling:
         loop.environment.dynamics = loop.environment.dynamics.to(device)
         loop.environment.device_dynamics = loop.environment.dynamics
@@ -137,7 +137,9 @@ def machine_code_rate(name: str, members: int, size: Size) -> float:
 
 
 def rate(epoch: Callable[[int], Any], agent: Any, steps: int, warm_up: int, size: Size, device: torch.device) -> float:
-    """Return the best rate of three blocks of about a third of ``size.block`` seconds, of ``steps`` steps or more."""
+    """Return the steps per second of all members of ``agent``: the best of three blocks of about a third of
+    ``size.block`` seconds. ``epoch(count)`` trains for ``count`` steps. ``steps`` is the smallest size of a block, and
+    ``warm_up`` the number of steps before the first."""
 
     def work(count: int) -> None:
         epoch(steps * count)
@@ -145,7 +147,7 @@ def rate(epoch: Callable[[int], Any], agent: Any, steps: int, warm_up: int, size
             torch.cuda.synchronize()
 
     epoch(warm_up)
-    contender = Way(1).contender(work, agent.members * agent.envs * steps, size.block / 3)
+    contender = TorchSetup(1).contender(work, agent.members * agent.envs * steps, size.block / 3)
     return max(contender().rate for _ in range(3))
 
 
@@ -171,7 +173,8 @@ def generalisation_rows(name: str, devices: list[str], size: Size) -> dict[str, 
             continue
         for seeds in size.seeds if device == "cuda" else size.core_seeds:
             accelerator = "gpu" if device == "cuda" else "cpu"
-            for compiled in (False, True) if device == "cuda" and seeds == size.compiled_seeds else (False,):
+            is_compiled_too = device == "cuda" and seeds == size.compiled_seeds
+            for compiled in (False, True) if is_compiled_too else (False,):
                 group = group_of(name, seeds, size.generalisation, accelerator=accelerator, compile=compiled)
                 key = f"{name}_{seeds}_{device}" + "_compiled" * compiled
                 value = rate(group.epoch, group.agent, 1, 3, size, torch.device(device))
@@ -180,7 +183,7 @@ def generalisation_rows(name: str, devices: list[str], size: Size) -> dict[str, 
 
 
 def show(key: str, row: Result) -> Result:
-    """Print a row as soon as it is measured, and return it."""
+    """Print a measured row on stderr at once, and return it."""
     print(f"{key:32} {row.value:14,.0f} {row.unit}", file=sys.stderr, flush=True)
     return row
 

@@ -22,7 +22,7 @@ os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
 
 import common  # first: one thread, and the project on the path
 import torch
-from common import Block, Result, Way, bf16_units, interleave, median_ratio, products
+from common import Block, Result, TorchSetup, bf16_units, interleave, median_ratio, products
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
 from control.cli.settings import RunConfig, Settings, from_dict
@@ -33,7 +33,7 @@ from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.agents.model_generalisation.values import compile_function
 from models.settings import SettingError
 
-CURVE = 24_000  # steps
+CURVE = 24_000  # steps of the learning curve whose time is extrapolated from `FIXTURE`, a small run
 FIXTURE: dict[str, Any] = {
     "implementation": "PerfectModel",
     "gamename": "procmaze,grid_size=3",
@@ -88,13 +88,15 @@ QUICK = Size(
 
 
 def loop_of(settings: Settings) -> StepGroups:
+    """Return the training loop of these ``settings``, with its narrower type."""
     loop = build_loop(settings)
     assert isinstance(loop, StepGroups)
     return loop
 
 
 def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
-    """Return a `StepLoop` of one agent on mazes of 4 x 4, past the first steps and with full replay buffers."""
+    """Return the training loop of ``seeds`` seeds of an agent on mazes of 4 x 4, past the first steps. The replay
+    buffers are full of copies of a few transitions. ``changes`` are further settings."""
     latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
     buffer_settings = {"buffer_size": size.rows, "training_start_time": size.wait, "steps_per_epoch": size.wait}
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
@@ -102,8 +104,8 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
     group.epoch(size.wait)
     replay_buffer: Any = group.agent.replay_buffer
     index = torch.arange(size.rows) % replay_buffer.size
-    full = {name: part[index] for name, part in replay_buffer.rows().items()}
-    replay_buffer.load_state_dict({"rows": full, "position": 0})
+    copies = {name: column[index] for name, column in replay_buffer.rows().items()}
+    replay_buffer.load_state_dict({"rows": copies, "position": 0})
     return group
 
 
@@ -115,50 +117,47 @@ def updates(agent: Any, count: int) -> None:
         agent.update(agent.random_numbers_of_update(0))
 
 
-def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dict[str, Result]:
-    """Measure training of one agent in each way and with each number of seeds, and the cost of a seed among many.
+def rates(name: str, groups: dict[str, Any], size: Size, setups: list[TorchSetup]) -> dict[str, Result]:
+    """Measure training of one agent in each setup and with each number of seeds, and the cost of a seed among many.
 
-    Compiled ``groups`` train in the first way only: every way would need another compilation.
+    ``groups`` are training loops (`group_of`) by label. Compiled groups train in the first setup only, because every
+    setup would need another compilation.
     """
-    contenders = {
-        f"{label}_{way.name}": (group, way)
-        for label, group in groups.items()
-        for way in ways
-        if way == ways[0] or not group.agent.config.compile
-    }
-    work = {
-        key: way.contender(group.epoch, group.agent.members, size.block) for key, (group, way) in contenders.items()
-    }
-    blocks = interleave(work, size.rounds)
+    contenders, num_seeds = {}, {}
+    for label, group in groups.items():
+        for setup in setups[:1] if group.agent.config.compile else setups:
+            key = f"{label}_{setup.name}"
+            contenders[key] = setup.contender(group.epoch, group.agent.members, size.block)
+            num_seeds[key] = group.agent.members
+    blocks = interleave(contenders, size.rounds)
     results: dict[str, Result] = {}
-    for key, (group, _) in contenders.items():
-        results |= rate_rows(key, name, group.agent.members, blocks[key])
-    min_seeds, max_seeds = min(size.seeds), max(size.seeds)
-    for way in ways if min_seeds < max_seeds else ():
-        min_seed_times, max_seed_times = (
-            [1 / block.rate for block in blocks[f"{name}_{seeds}_{way.name}"]] for seeds in (min_seeds, max_seeds)
-        )
-        ratio = Result(
-            median_ratio(max_seed_times, min_seed_times), "times", f"a step of one seed of {min_seeds}, wall", ("<=", 1)
-        )
-        results[f"{name}_{max_seeds}_{way.name}_seed_cost"] = ratio
+    for key in contenders:
+        results |= rate_rows(key, name, num_seeds[key], blocks[key])
+    fewest, most = min(size.seeds), max(size.seeds)
+    if fewest < most:
+        for setup in setups:
+            fewest_times = [1 / block.rate for block in blocks[f"{name}_{fewest}_{setup.name}"]]
+            most_times = [1 / block.rate for block in blocks[f"{name}_{most}_{setup.name}"]]
+            ratio, against = median_ratio(most_times, fewest_times), f"a step of one seed of {fewest}, wall"
+            results[f"{name}_{most}_{setup.name}_seed_cost"] = Result(ratio, "times", against, ("<=", 1))
     return results
 
 
 def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str, Result]:
-    """Return the seed-steps per second of one contender, also relative to the original's."""
-    middle, original_rates = statistics.median(block.rate for block in blocks), ORIGINAL[name]
+    """Return the rows of a contender: the steps per second of all ``seeds`` together, also relative to the public
+    code of the paper (`ORIGINAL`) with the nearest number of seeds. ``blocks`` are its times, one per round."""
+    rate, original_rates = statistics.median(block.rate for block in blocks), ORIGINAL[name]
     original_seeds = min(original_rates, key=lambda count: abs(count - seeds))
     steps = f"{blocks[0].steps // seeds} step{'s' * (blocks[0].steps > seeds)}"
     description = f"{seeds} seed{'s' * (seeds > 1)}, median of {len(blocks)} blocks of {steps}, wall"
-    by_cpu = sum(block.steps for block in blocks) / sum(block.cpu for block in blocks)
+    cpu_rate = sum(block.steps for block in blocks) / sum(block.cpu for block in blocks)
     plural = "s" * (original_seeds > 1)
     original = f"the original's {original_rates[original_seeds]:g} with {original_seeds} seed{plural} on two cores"
     return {
-        key: Result(middle, "seed-steps/s", description),
+        key: Result(rate, "seed-steps/s", description),
         f"{key}_best": Result(max(block.rate for block in blocks), "seed-steps/s", "the best of these blocks"),
-        f"{key}_cpu": Result(by_cpu, "seed-steps/s", "by CPU time, all threads and blocks"),
-        f"{key}_original": Result(middle / original_rates[original_seeds], "times", original),
+        f"{key}_cpu": Result(cpu_rate, "seed-steps/s", "by CPU time, all threads and blocks"),
+        f"{key}_original": Result(rate / original_rates[original_seeds], "times", original),
     }
 
 
@@ -166,19 +165,18 @@ def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str,
 
 
 def shares(name: str, agent: Any, size: Size, machine: dict[str, Result]) -> dict[str, Result]:
-    """Measure the share of the machine's rate that one agent's updates reach, without acting and environment."""
-    gflop, key = update_gflop(agent), f"{name}_update"
-    contenders = {
-        f"{threads}": Way(threads).contender(partial(updates, agent), agent.members, size.block)
-        for threads in size.threads
-    }
-    blocks = interleave(contenders, size.rounds)
-    results = {f"{key}_work": Result(gflop, "GFLOP", "products of an update of one seed, from the shapes")}
+    """Measure the share of the machine's rate that one agent's updates reach, without acting and environment.
+    ``machine`` are the rows of `products`, the rates of plain matrix products."""
+    gflop = update_gflop(agent)
+    contenders = {}
     for threads in size.threads:
-        rate = max(block.rate for block in blocks[f"{threads}"])
-        limit = machine[f"products_layer_{threads}t"].value
-        results[f"{key}_{threads}t"] = Result(rate, "seed-updates/s", f"{agent.members} seeds, best block, wall")
-        results[f"{key}_{threads}t_share"] = Result(100 * rate * gflop / limit, "%", f"products_layer_{threads}t")
+        contenders[f"{threads}t"] = TorchSetup(threads).contender(partial(updates, agent), agent.members, size.block)
+    results = {f"{name}_update_work": Result(gflop, "GFLOP", "products of an update of one seed, from the shapes")}
+    for setup_name, blocks in interleave(contenders, size.rounds).items():
+        rate = max(block.rate for block in blocks)
+        limit, key = machine[f"products_layer_{setup_name}"].value, f"{name}_update_{setup_name}"
+        results[key] = Result(rate, "seed-updates/s", f"{agent.members} seeds, best block, wall")
+        results[f"{key}_share"] = Result(100 * rate * gflop / limit, "%", f"products_layer_{setup_name}")
     return results
 
 
@@ -194,22 +192,20 @@ def against_plain(agent: Any, size: Size) -> dict[str, Result]:
             for plain_agent in agents:
                 plain_agent.step()
 
-    contenders = {
-        f"{name}_{threads}t": Way(threads).contender(work, agent.members, size.block)
-        for threads in size.threads
-        for name, work in (("ours", partial(updates, agent)), ("plain", loop))
-    }
+    contenders = {}
+    for threads in size.threads:
+        setup = TorchSetup(threads)
+        contenders[f"ours_{threads}t"] = setup.contender(partial(updates, agent), agent.members, size.block)
+        contenders[f"plain_{threads}t"] = setup.contender(loop, agent.members, size.block)
     blocks = interleave(contenders, size.rounds)
     results: dict[str, Result] = {}
     for threads in size.threads:
-        project_rates, plain_rates = (
-            [block.rate for block in blocks[f"{name}_{threads}t"]] for name in ("ours", "plain")
-        )
-        description = f"a loop over {len(agents)} networks, nn.Module and torch.optim.AdamW"
-        results[f"plain_{threads}t"] = Result(statistics.median(plain_rates), "seed-updates/s", f"ER, {description}")
-        results[f"plain_{threads}t_speedup"] = Result(
-            median_ratio(project_rates, plain_rates), "times", "the plain loop, by ours"
-        )
+        project_rates = [block.rate for block in blocks[f"ours_{threads}t"]]
+        plain_rates = [block.rate for block in blocks[f"plain_{threads}t"]]
+        description = f"ER, a loop over {len(agents)} networks, nn.Module and torch.optim.AdamW"
+        results[f"plain_{threads}t"] = Result(statistics.median(plain_rates), "seed-updates/s", description)
+        ratio = median_ratio(project_rates, plain_rates)
+        results[f"plain_{threads}t_speedup"] = Result(ratio, "times", "the plain loop, by ours")
     return results
 
 
@@ -226,15 +222,14 @@ def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
             loop.measure()
 
     counts = size.threads[:1] if fused else size.threads
-    contenders = {f"{threads}": partial(Way(threads).block, epochs, loop.steps, 1) for threads in counts}
-    blocks = interleave(contenders, size.fixture_rounds)
-    results: dict[str, Result] = {}
+    prefix = "fixture_compiled_" if fused else "fixture_"
+    contenders = {}
     for threads in counts:
-        thread_blocks, key = blocks[f"{threads}"], f"fixture_{'compiled_' * fused}{threads}t"
-        cpu, wall = (
-            statistics.median(1000 * getattr(block, kind) / block.steps for block in thread_blocks)
-            for kind in ("cpu", "wall")
-        )
+        contenders[f"{prefix}{threads}t"] = partial(TorchSetup(threads).time_block, epochs, loop.steps, 1)
+    results: dict[str, Result] = {}
+    for key, blocks in interleave(contenders, size.fixture_rounds).items():
+        cpu = statistics.median(1000 * block.cpu / block.steps for block in blocks)
+        wall = statistics.median(1000 * block.wall / block.steps for block in blocks)
         curve = cpu * CURVE / 1000
         description = f"{FIXTURE['num_seeds']} seeds on mazes of 3 x 3, 2 layers of 64"
         original = f"the original's {ORIGINAL_CURVE:g} CPU s for {CURVE:,} steps"
@@ -248,8 +243,8 @@ def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
 
 
 def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
-    """Return the size of shipped replay buffers, for observations of 64 bits and for the perfect model's states: as
-    computed from their columns, and as allocated."""
+    """Return the memory of replay buffers at the default settings, of experience replay (observations of 64 bits) and
+    of the perfect model (states): as computed from their columns, and as allocated."""
     results = {}
     for name in ("ER", "PerfectModel"):
         values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds, "buffer_size": rows}
@@ -278,7 +273,7 @@ def can_compile() -> bool:
 
 
 def measure_agents(agents: list[str], size: Size) -> dict[str, Result]:
-    """Run all measurements of these agents."""
+    """Make all measurements of these ``agents``, names of implementations."""
     units = bf16_units()
     units_text = ", ".join(units) if units else "no bf16 units, so nothing is measured at medium"
     results = {"bf16_units": Result(float(len(units)), "kinds", units_text)}
@@ -286,7 +281,7 @@ def measure_agents(agents: list[str], size: Size) -> dict[str, Result]:
     results |= machine
     fused = size.compiled and can_compile()
     precisions = ("highest", "medium") if units else ("highest",)
-    ways = [Way(threads, precision) for precision in precisions for threads in size.threads]
+    setups = [TorchSetup(threads, precision) for precision in precisions for threads in size.threads]
     for name in agents:
         print(f"{name} ...", flush=True)
         max_seeds = max(size.seeds)
@@ -294,7 +289,7 @@ def measure_agents(agents: list[str], size: Size) -> dict[str, Result]:
         agent = groups[f"{name}_{max_seeds}"].agent
         if fused and name in COMPILED:
             groups[f"{name}_{max_seeds}_compiled"] = group_of(name, max_seeds, size, compile=True)
-        results |= rates(name, groups, size, ways) | shares(name, agent, size, machine)
+        results |= rates(name, groups, size, setups) | shares(name, agent, size, machine)
         if name == "ER":
             results |= against_plain(agent, size)
         if name == "PerfectModel":

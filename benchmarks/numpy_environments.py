@@ -38,7 +38,8 @@ def startup_seconds(code: str) -> float:
 
 
 def contenders(envs: int, steps: int) -> dict[str, Any]:
-    """Return functions that give the microseconds per step of ``envs`` copies, resets included, by library."""
+    """Return a contender for each library. It makes ``steps`` steps of ``envs`` parallel environments, with resets, and
+    returns the CPU microseconds of each."""
     make = gymnasium.make if envs == 1 else partial(gymnasium.make_vec, num_envs=envs, autoreset_mode="SameStep")
     numpy_env: Any = make(ID)
     numpy_env.reset(seed=0)
@@ -49,18 +50,18 @@ def contenders(envs: int, steps: int) -> dict[str, Any]:
     )
     tensors, seeds = TensorEnvironment(dynamics, 1, envs), torch.arange(envs)[None]
     tensors.reset(seeds)
-    numbers = np.random.default_rng(0).integers(2, size=(steps, envs))
-    actions = numbers[:, 0].tolist() if envs == 1 else list(numbers)
-    columns = list(torch.from_numpy(numbers)[:, None])
+    actions = np.random.default_rng(0).integers(2, size=(steps, envs))
+    numpy_actions = actions[:, 0].tolist() if envs == 1 else list(actions)
+    torch_actions = list(torch.from_numpy(actions)[:, None])  # [1, envs] each, for one member
 
     def with_numpy() -> None:
-        for action in actions:
+        for action in numpy_actions:
             _, _, terminated, truncated, _ = numpy_env.step(action)
             if envs == 1 and (terminated or truncated):
                 numpy_env.reset()
 
     def with_torch() -> None:
-        for action in columns:
+        for action in torch_actions:
             step = tensors.step(action)
             done = step.terminated | step.truncated
             if done.any():
@@ -76,11 +77,15 @@ def main() -> None:
     options = common.parser(__doc__.splitlines()[0]).parse_args()
     steps, rounds, makes = (20, 1, 1) if options.quick else (1000, 9, 5)
     torch.set_num_threads(1)
-    trials = {"make": (interleave({name: partial(startup_seconds, code) for name, code in MAKE.items()}, makes), "s")}
-    trials["step"] = interleave(contenders(1, steps), rounds), "us"
-    trials[f"step_{MANY}"] = interleave(contenders(MANY, steps), rounds), "us"
+    startup = {library: partial(startup_seconds, code) for library, code in MAKE.items()}
+    measured = {
+        "make": interleave(startup, makes),
+        "step": interleave(contenders(1, steps), rounds),
+        f"step_{MANY}": interleave(contenders(MANY, steps), rounds),
+    }
     results = {}
-    for name, (times, unit) in trials.items():
+    for name, times in measured.items():
+        unit = "s" if name == "make" else "us"
         for library, values in times.items():
             results[f"{name}_{library}"] = Result(float(np.median(values)), unit, f"{library}, {FILE}")
         ratio = median_ratio(times["torch"], times["numpy"])

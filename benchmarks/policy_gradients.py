@@ -49,37 +49,39 @@ class Size:
     """Amount of work. `common.interleave` repeats rounds."""
 
     episodes: int = 256  # our episodes per round
-    plain: int = 32  # episodes of the plain loop per round
-    steps: int = 4000  # steps of stable-baselines3 per round
+    plain_episodes: int = 32  # of the plain loop per round
+    steps: int = 4000  # of stable-baselines3 per round
     rounds: int = 5
     updates: int = 30  # with log and checkpoints
     batch: int | None = None  # None: the default
 
 
-QUICK = Size(episodes=4, plain=2, steps=40, rounds=1, updates=2, batch=2)
+QUICK = Size(episodes=4, plain_episodes=2, steps=40, rounds=1, updates=2, batch=2)
 
 
 def settings_of(network: str, size: Size, **changes: Any) -> Settings:
     """Return the settings of a `trainer.py` run on beresheet without evaluations."""
     values = {"gamename": "beresheet", "eval_every": 10**6} | NETWORKS[network] | changes
-    return from_dict(values if size.batch is None else values | {"batch_episodes": size.batch})
+    if size.batch is not None:
+        values["batch_episodes"] = size.batch
+    return from_dict(values)
 
 
-def _part(callback: pl.Callback) -> str:
-    """Return the part of the time that a callback counts under: ``checkpoints`` or ``log``."""
+def _part_of(callback: pl.Callback) -> str:
+    """Return the part of the time to which a callback belongs: ``checkpoints`` or ``log``."""
     return "checkpoints" if isinstance(callback, Checkpoints) else "log"
 
 
 def fit(settings: Settings, updates: int) -> LightningClock:
-    """Train a fresh policy as `trainer.py` does, and return a clock of ``updates`` updates after the first."""
-    clock, episodes = LightningClock(_part), (updates + 1) * settings.agent.batch_episodes
+    """Train a fresh policy as `trainer.py` does, and return the times of ``updates`` updates after the first."""
+    clock, episodes = LightningClock(_part_of), (updates + 1) * settings.agent.batch_episodes
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         train(settings.replace(max_episodes=episodes, logdir=folder), (clock,))
     return clock
 
 
 class Simulator:
-    """Replays a batch of a fresh policy's episodes in one environment, from their seeds and actions."""
+    """Measures the environment alone: it replays the episodes of a fresh policy from their seeds and actions."""
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
@@ -89,10 +91,13 @@ class Simulator:
         trajectory = rollout(loop.agent.begin(envs, streams.fork(), sample=True), loop.environment, seeds)
         loop.close()
         lengths, actions = trajectory.lengths[0].tolist(), trajectory.action[:, 0].T.tolist()
-        self.episodes = [(seed, row[:n]) for seed, row, n in zip(seeds[0].tolist(), actions, lengths, strict=True)]
+        self.episodes: list[tuple[int, list[int]]] = []  # seed and actions
+        for seed, env_actions, length in zip(seeds[0].tolist(), actions, lengths, strict=True):
+            self.episodes.append((seed, env_actions[:length]))
         self.steps, self.env = sum(lengths), plain.lander()
 
     def rate(self) -> float:
+        """Replay all episodes and return the steps per second."""
         return self.steps / cpu_seconds(self.play)
 
     def play(self) -> None:
@@ -104,7 +109,8 @@ class Simulator:
 
 
 class Contest:
-    """The contenders that train one network. Every call is a round with a fresh policy and returns steps per second."""
+    """The contenders that train one network: this project, the plain loop, and stable-baselines3. Every call is a round
+    with a fresh policy and returns steps per second."""
 
     def __init__(self, network: str, size: Size):
         self.network, self.size = network, size
@@ -113,6 +119,7 @@ class Contest:
         self.lengths: list[float] = []  # mean length of our episodes, per round
 
     def project_rate(self, members: int) -> float:
+        """Train ``members`` seeds side by side."""
         seed = members * next(self.seeds)
         settings = settings_of(self.network, self.size, no_checkpoint=True, seed=seed, num_seeds=members)
         batch = members * self.config.batch_episodes
@@ -121,48 +128,49 @@ class Contest:
         self.lengths.append(clock.steps / (updates * batch))
         return clock.steps / clock.seconds
 
-    def plain(self) -> float:
+    def plain_rate(self) -> float:
+        """Train one seed by the plain loop."""
         training = plain.PlainTraining(self.config, next(self.seeds))
         start = time.process_time()
-        steps = sum(training.update() for _ in range(self.size.plain // self.config.batch_episodes))
+        steps = sum(training.update() for _ in range(self.size.plain_episodes // self.config.batch_episodes))
         return steps / (time.process_time() - start)
 
-    def peer(self, envs: int, value_hidden: tuple[int, ...]) -> float:
+    def sb3_rate(self, envs: int, value_hidden: tuple[int, ...]) -> float:
+        """Train stable-baselines3's A2C on ``envs`` environments, with this shape of the value network."""
         model = plain.stable_baselines(self.config, envs, value_hidden, next(self.seeds))
         return self.size.steps / cpu_seconds(lambda: model.learn(self.size.steps))
 
-    def peers(self) -> dict[str, tuple[str, Callable[[], float]]]:
-        """Return variants of stable-baselines3's A2C: name -> (description, function of a round)."""
+    def sb3_variants(self) -> dict[str, tuple[str, Callable[[], float]]]:
+        """Return variants of stable-baselines3's A2C: name -> (description, contender)."""
         config = self.config
-        value_sizes = config.value_hidden_sizes if config.baseline == "value" else config.hidden_sizes
-        ways = [("sb3_1", 1, value_sizes), ("sb3_8", 8, value_sizes)]
+        value_hidden = config.value_hidden_sizes if config.baseline == "value" else config.hidden_sizes
+        shapes = {"sb3_1": (1, value_hidden), "sb3_8": (8, value_hidden)}
         if config.baseline != "value":  # it always has a value network, ours has none: a small one is fairer
-            ways.append(("sb3_8_linear", 8, ()))
-        return {
-            name: (
-                f"stable-baselines3's A2C, {envs} env{'s' * (envs > 1)}, policy {_layers(config.hidden_sizes)}, "
-                f"values {_layers(value)}",
-                partial(self.peer, envs, value),
-            )
-            for name, envs, value in ways
-        }
+            shapes["sb3_8_linear"] = (8, ())
+        variants: dict[str, tuple[str, Callable[[], float]]] = {}
+        for name, (envs, value_sizes) in shapes.items():
+            layers = f"policy {_layers(config.hidden_sizes)}, values {_layers(value_sizes)}"
+            description = f"stable-baselines3's A2C, {envs} env{'s' * (envs > 1)}, {layers}"
+            variants[name] = (description, partial(self.sb3_rate, envs, value_sizes))
+        return variants
 
 
 def _layers(hidden: tuple[int, ...]) -> str:
+    """Return the sizes of hidden layers as text, such as ``64-64``."""
     return "-".join(map(str, hidden)) or "linear"
 
 
 def training(network: str, size: Size) -> dict[str, Result]:
     """Measure the training of one network by us, by the plain loop and by stable-baselines3."""
     contest, simulator = Contest(network, size), Simulator(settings_of(network, size))
-    peers = contest.peers() if has_baseline() else {}
-    rounds = {
+    peers = contest.sb3_variants() if has_baseline() else {}
+    contenders = {
         "ours": partial(contest.project_rate, 1),
         "members": partial(contest.project_rate, MEMBERS),
-        "plain": contest.plain,
+        "plain": contest.plain_rate,
         "simulator": simulator.rate,
     }
-    rates = interleave(rounds | {name: run for name, (_, run) in peers.items()}, size.rounds)
+    rates = interleave(contenders | {name: contender for name, (_, contender) in peers.items()}, size.rounds)
     middle = {name: statistics.median(values) for name, values in rates.items()}
     config = contest.config
     values = f", values {_layers(config.value_hidden_sizes)}" if config.baseline == "value" else ""

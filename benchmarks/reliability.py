@@ -28,16 +28,17 @@ PEERS = Path(__file__).resolve().parent / "peers"
 
 @dataclass(frozen=True)
 class Peer:
-    """A script of ``peers/``, the module it needs, its package on PyPI, the algorithm and its environment steps."""
+    """A library and an algorithm to kill and resume."""
 
-    script: str
-    module: str
-    package: str
+    script: str  # in ``peers/``
+    module: str  # that the script needs
+    package: str  # of the module on PyPI
     algorithm: str
-    steps: int
+    steps: int  # environment steps of the training
 
     @property
     def name(self) -> str:
+        """Name such as ``sb3_ppo``."""
         return f"{self.script.rstrip('_')}_{self.algorithm.lower()}"
 
 
@@ -52,7 +53,8 @@ CONTENDERS = [
 
 
 class Contender:
-    """A running script of a peer. It starts a process per training (`peers/recorded.py`)."""
+    """A running script of a peer. It starts a process for each training of ``steps`` environment steps
+    (`peers/recorded.py`). ``python`` is its interpreter."""
 
     def __init__(self, peer: Peer, python: str, steps: int):
         self.peer, self.steps = peer, steps
@@ -68,71 +70,76 @@ class Contender:
     def start(self, folder: Path) -> int:
         """Start or resume training in ``folder``. Return the process id after training has begun or ended."""
         assert self.script.stdin and self.script.stdout
-        self.folder, previous_log = folder, lines(folder / "log")
+        self.folder, previous_log = folder, lines_of(folder / "log")
         print(folder, self.peer.algorithm, self.steps, file=self.script.stdin, flush=True)
         pid = int(self.script.stdout.readline())
-        while lines(folder / "log") == previous_log and Path(f"/proc/{pid}/fd").exists():
+        while lines_of(folder / "log") == previous_log and Path(f"/proc/{pid}/fd").exists():
             time.sleep(0.01)
         return pid
 
-    def reaches(self, pid: int, step: int) -> None:
+    def wait_for_step(self, pid: int, step: int) -> None:
         """Wait until training has reached environment step ``step``, or has ended."""
         while Path(f"/proc/{pid}/fd").exists():
-            logs = [self.folder / "curve.csv", *self.folder.glob("cartpole/*/*/*/version_*/metrics.csv")]
-            logged_steps = [line.split(",")[path.name == "metrics.csv"] for path in logs for line in lines(path)[-1:]]
+            logged_steps = [line.split(",")[0] for line in lines_of(self.folder / "curve.csv")[-1:]]
+            for path in self.folder.glob("cartpole/*/*/*/version_*/metrics.csv"):  # ours: epoch,env_steps,...
+                logged_steps += [line.split(",")[1] for line in lines_of(path)[-1:]]
             if any(logged_step.isdecimal() and int(logged_step) >= step for logged_step in logged_steps):
                 return
             time.sleep(0.02)
 
-    def ends(self) -> bool:
+    def wait_for_end(self) -> bool:
         """Wait for the end of the process, and return whether its exit status is 0."""
         assert self.script.stdout
         return self.script.stdout.readline().strip() == "0"
 
     def read_results(self) -> tuple[str, str]:
+        """Return the curve, and a digest of the weights, of a training that has ended."""
         return (self.folder / "curve.csv").read_text(), (self.folder / "weights").read_text()
 
 
-def lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file. Empty if it does not exist."""
     return path.read_text().splitlines() if path.exists() else []
 
 
-def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
+def kill_and_resume(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
     """Kill and resume one contender ``kills`` times. Return the counts; ``{}`` if uninterrupted runs differ or fail."""
     counts = dict.fromkeys(("ended", "same_curve", "same_weights", "started_anew", "unreadable"), 0)
-    draws, done, contender = random.Random(peer.name), 0, Contender(peer, python, steps)
-    with tempfile.TemporaryDirectory(prefix="reliability-") as place:
-        wholes = []
+    generator, done, contender = random.Random(peer.name), 0, Contender(peer, python, steps)
+    with tempfile.TemporaryDirectory(prefix="reliability-") as parent:
+        uninterrupted = []  # curve and weights of two runs
         for name in ("first", "second"):
-            (folder := Path(place, name)).mkdir()
+            folder = Path(parent, name)
+            folder.mkdir()
             contender.start(folder)
-            if not contender.ends():
-                tail = "\n".join(lines(folder / "output")[-20:])
+            if not contender.wait_for_end():
+                tail = "\n".join(lines_of(folder / "output")[-20:])
                 print(f"{peer.name}: does not run\n{tail}", file=sys.stderr)
                 return {}
-            wholes.append(contender.read_results())
-        for first_result, second_result, kind in zip(*wholes, ("curves", "weights"), strict=True):
+            uninterrupted.append(contender.read_results())
+        for first_result, second_result, kind in zip(*uninterrupted, ("curves", "weights"), strict=True):
             if first_result != second_result:
                 print(f"{peer.name}: {kind} of two uninterrupted runs of one seed differ", file=sys.stderr)
                 return {}
+        folder = Path(parent, "killed")
         while done < kills:
-            shutil.rmtree(folder := Path(place, "killed"), ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             pid = contender.start(folder)
-            contender.reaches(pid, draws.randrange(steps))
-            time.sleep(draws.uniform(0, 0.1))
+            contender.wait_for_step(pid, generator.randrange(steps))
+            time.sleep(generator.uniform(0, 0.1))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            if contender.ends():  # it finished before the kill
+            if contender.wait_for_end():  # it finished before the kill
                 continue
             done += 1
             contender.start(folder)
-            finished = contender.ends()
-            log_lines = lines(folder / "log")[1:]
+            finished = contender.wait_for_end()
+            log_lines = lines_of(folder / "log")[1:]
             curve, weights = contender.read_results() if finished else ("", "")
             counts["ended"] += finished
-            counts["same_curve"] += curve == wholes[0][0]
-            counts["same_weights"] += weights == wholes[0][1]
+            counts["same_curve"] += curve == uninterrupted[0][0]
+            counts["same_weights"] += weights == uninterrupted[0][1]
             counts["started_anew"] += log_lines[-1] == "begun"
             counts["unreadable"] += any("unreadable" in line for line in log_lines)
             print(f"{peer.name}: {done} of {kills}: {log_lines[-1]}  {counts}", file=sys.stderr, flush=True)
@@ -152,19 +159,16 @@ def main() -> None:
         if options.only and peer.name not in options.only:
             continue
         python = pythons.get(peer.module.split(".")[0], sys.executable)
-        code = (
-            f"import {peer.module}; from importlib.metadata import version; print(version('{peer.package or 'torch'}'))"
-        )
-        version_check = subprocess.run(
-            ["env", python, "-c", code], capture_output=True, text=True
-        )  # 127: no such interpreter
+        package = peer.package or "torch"
+        code = f"import {peer.module}; from importlib.metadata import version; print(version('{package}'))"
+        # `env` exits with status 127 if there is no such interpreter.
+        version_check = subprocess.run(["env", python, "-c", code], capture_output=True, text=True)
         if version_check.returncode:
             print(f"{peer.name} is left out: pip install {peer.package} 'gymnasium[classic-control]'", file=sys.stderr)
             continue
         print(f"{peer.name}: {peer.package or 'with torch'} {version_check.stdout.strip()}", file=sys.stderr)
-        results |= tried(
-            peer, python, 1 if options.quick else options.kills, peer.steps // 8 if options.quick else peer.steps
-        )
+        kills, steps = (1, peer.steps // 8) if options.quick else (options.kills, peer.steps)
+        results |= kill_and_resume(peer, python, kills, steps)
     if results:
         report("Killed and resumed", results, options.json, "1 thread; counts, no times")
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import common  # first: one thread, and the project on the path
 import gymnasium as gym
@@ -40,12 +40,12 @@ class Size:
     """Amount of work."""
 
     updates: int = 100  # per epoch
-    early: int = 5  # rounds
-    trained: int = 3
+    early: int = 5  # rounds with a fresh policy
+    trained: int = 3  # rounds with a trained policy
     short: int = 9  # rounds of short measurements
     heuristic_rollouts: int = 20  # times 20 episodes of Gymnasium's controller
-    fitted: int = 30  # epochs of updates on these episodes
-    fit: int = 30  # epochs under Lightning
+    heuristic_epochs: int = 30  # epochs of updates on these episodes
+    lightning_epochs: int = 30
 
     def settings(self, **changes: Any) -> Settings:
         """Return the settings of UDRL as published, without its epoch of random actions."""
@@ -53,7 +53,7 @@ class Size:
         return from_dict(fixed | changes)
 
 
-QUICK = Size(updates=3, early=1, trained=1, short=1, heuristic_rollouts=1, fitted=2, fit=2)
+QUICK = Size(updates=3, early=1, trained=1, short=1, heuristic_rollouts=1, heuristic_epochs=2, lightning_epochs=2)
 
 
 class HeuristicPolicy(Policy):
@@ -67,10 +67,11 @@ class HeuristicPolicy(Policy):
 
 
 class Contest:
-    """The project's module and the plain loop with the same network weights and the same steps in memory.
+    """The project's training loop and the plain loop, with the same network weights and the same steps in memory.
 
-    Early: 50 random episodes and a fresh policy that crashes within a hundred steps. Trained: weights and memory of a
-    checkpoint, or episodes of Gymnasium's controller and a policy fitted to them, which flies for longer.
+    In the ``state`` "early", these are 50 random episodes and a fresh policy, which crashes within a hundred steps. In
+    the state "trained", they are from a ``checkpoint``. Without one, they are episodes of Gymnasium's controller and a
+    policy fitted to them, which flies for longer.
     """
 
     def __init__(self, state: str, size: Size, checkpoint: str | None):
@@ -90,64 +91,75 @@ class Contest:
         self.meter.take()
 
     def _resume(self, path: str) -> None:
+        """Load weights and memory of a checkpoint into the project's agent."""
         checkpoint = checkpoints.load(path)
         weights = checkpoint.content["state_dict"]
         self.agent.load_state_dict({name.removeprefix("agents.0."): value for name, value in weights.items()})
         self.agent.load_training_state(checkpoint.run_state["loop"]["agent"])
 
     def _learn_to_fly(self, size: Size) -> None:
+        """Fit the project's agent to episodes of Gymnasium's controller."""
         policy, loop = HeuristicPolicy(self.plain.env), self.loop
         assert isinstance(loop, EpisodeLoop)
         for _ in range(size.heuristic_rollouts):
             trajectory = rollout(policy, loop.environment, loop.streams.episode_seeds(ROLLOUTS))
             self.agent.observe(trajectory)
-        for _ in range(size.fitted):
+        for _ in range(size.heuristic_epochs):
             self.agent.learn()
 
     def _copy_memory(self) -> None:
+        """Copy the project's episodes into the memory of the plain loop."""
         for episode in self.agent.memory.episodes[0]:
             steps = {name: values.numpy() for name, values in episode.steps.items()}
             lengths = np.full(len(episode), len(episode), np.float32)
             next_obs = np.roll(steps["obs"], -1, 0)
             self.plain.memory.add({**steps, "obs2": next_obs, "rollout_length": lengths})
 
-    def project_epoch(self) -> tuple[float, float, int]:
-        """Run an epoch. Return CPU seconds outside rollouts, CPU seconds in rollouts, and environment steps."""
+    def project_epoch(self) -> "EpochTime":
+        """Run an epoch of the project's loop."""
         start_steps = int(self.loop.env_steps)
         total = cpu_seconds(self.loop.epoch)
-        rolled = self.meter.take()["rollout"]
-        return total - rolled, rolled, int(self.loop.env_steps) - start_steps
+        rollout_seconds = self.meter.take()["rollout"]
+        return EpochTime(total - rollout_seconds, rollout_seconds, int(self.loop.env_steps) - start_steps)
 
-    def plain_epoch(self) -> tuple[float, float, int]:
-        """Run an epoch of the plain loop. Return the same numbers as `project_epoch`."""
-        updating = cpu_seconds(lambda: self.plain.updates(self.updates))
+    def plain_epoch(self) -> "EpochTime":
+        """Run an epoch of the plain loop."""
+        update_seconds = cpu_seconds(lambda: self.plain.updates(self.updates))
         start = time.process_time()
         steps = self.plain.rollouts()
-        return updating, time.process_time() - start, steps
+        return EpochTime(update_seconds, time.process_time() - start, steps)
+
+
+class EpochTime(NamedTuple):
+    """CPU seconds of an epoch, and its environment steps."""
+
+    update_seconds: float  # and of all other work outside rollouts
+    rollout_seconds: float
+    steps: int
 
 
 def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, Result]:
-    """Measure epochs of both, scaled to the same number of steps: the two play different episodes."""
+    """Compare epochs of the project's loop and of the plain loop in a ``state`` (`Contest`). The two play different
+    episodes, so their times are scaled to the same number of steps."""
     contest = Contest(state, size, checkpoint)
-    rounds = interleave({"ours": contest.project_epoch, "plain": contest.plain_epoch}, getattr(size, state))
-    steps = statistics.fmean(steps for runs in rounds.values() for _, _, steps in runs)
-    seconds = {name: [rest + rolled / n * steps for rest, rolled, n in runs] for name, runs in rounds.items()}
-    rates = {name: [n / rolled for _, rolled, n in runs] for name, runs in rounds.items()}
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
-    pace = {name: statistics.median(values) for name, values in rates.items()}
-    faster = {
-        "epoch": median_ratio(seconds["plain"], seconds["ours"]),
-        "rollout": median_ratio(rates["ours"], rates["plain"]),
-    }
+    times = interleave({"ours": contest.project_epoch, "plain": contest.plain_epoch}, getattr(size, state))
+    steps = statistics.fmean(epoch.steps for epoch in times["ours"] + times["plain"])
+    rates, seconds = {}, {}  # environment steps per second of rollouts; seconds of an epoch of ``steps`` steps
+    for name, epoch_times in times.items():
+        rates[name] = [epoch.steps / epoch.rollout_seconds for epoch in epoch_times]
+        seconds[name] = [epoch.update_seconds + epoch.rollout_seconds / epoch.steps * steps for epoch in epoch_times]
+    epoch_ratio = median_ratio(seconds["plain"], seconds["ours"])
+    rollout_ratio = median_ratio(rates["ours"], rates["plain"])
     loop, work = "the plain loop", f"{size.updates} updates of {BATCH}, {ROLLOUTS} episodes"
+    same_work = "the same, with validation loss and statistics"
     return {
         f"epoch_{state}_steps": Result(steps, "environment steps", "20 episodes, mean of both"),
-        f"epoch_{state}_plain": Result(middle["plain"], "s an epoch", work),
-        f"epoch_{state}": Result(middle["ours"], "s an epoch", "the same, with validation loss and statistics"),
-        f"epoch_{state}_speedup": Result(faster["epoch"], "times", loop, (">=", 5)),
-        f"rollout_{state}_plain": Result(pace["plain"], "steps/s", "one observation at a time"),
-        f"rollout_{state}": Result(pace["ours"], "steps/s", "20 episodes side by side"),
-        f"rollout_{state}_speedup": Result(faster["rollout"], "times", loop, (">=", 3)),
+        f"epoch_{state}_plain": Result(statistics.median(seconds["plain"]), "s an epoch", work),
+        f"epoch_{state}": Result(statistics.median(seconds["ours"]), "s an epoch", same_work),
+        f"epoch_{state}_speedup": Result(epoch_ratio, "times", loop, (">=", 5)),
+        f"rollout_{state}_plain": Result(statistics.median(rates["plain"]), "steps/s", "one observation at a time"),
+        f"rollout_{state}": Result(statistics.median(rates["ours"]), "steps/s", "20 episodes side by side"),
+        f"rollout_{state}_speedup": Result(rollout_ratio, "times", loop, (">=", 3)),
     }
 
 
@@ -170,7 +182,8 @@ def simulator(size: Size) -> dict[str, Result]:
 
 
 def bare_updates(count: int) -> Callable[[], float]:
-    """Return a timer of ``count`` bare updates: forward, backward and Adam on one batch, no sampling or clipping."""
+    """Return a contender: the CPU seconds of ``count`` updates that have only forward, backward and Adam, on a fixed
+    batch, without sampling and clipping."""
     policy = BehaviorPolicy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3.5e-4)
     obs, command, actions = torch.randn(BATCH, 8), torch.rand(BATCH, 2) * 100, torch.randint(4, (BATCH,))
@@ -185,6 +198,7 @@ def bare_updates(count: int) -> Callable[[], float]:
 
 
 def updates(size: Size) -> dict[str, Result]:
+    """Compare the project's updates with `bare_updates`."""
     loop = build_loop(size.settings())
     loop.warm_up()
     agent: Any = loop.agents[0]
@@ -199,20 +213,20 @@ def updates(size: Size) -> dict[str, Result]:
 
 def lightning(size: Size) -> dict[str, Result]:
     """Measure a real run of short, early epochs: the worst case for a fixed cost per epoch."""
-    count, clock = size.fit, LightningClock(lambda callback: "callbacks")
+    count, clock = size.lightning_epochs, LightningClock(lambda callback: "callbacks")
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(open(os.devnull, "w")):
         train(size.settings(epochs=count + 1, logdir=folder), (clock,))
-    module_seconds, callbacks, rest = (clock.parts[name] for name in ("own", "callbacks", "lightning"))
-    ms_per_epoch, against = 1e3 / count, "an epoch under trainer.fit"
+    milliseconds = {part: 1e3 * seconds / count for part, seconds in clock.parts.items()}  # per epoch
+    share = {part: 100 * seconds / clock.seconds for part, seconds in clock.parts.items()}
+    unit, against = "ms an epoch", "an epoch under trainer.fit"
+    callbacks = "metrics.csv, TensorBoard, progress, checkpoints"
     return {
-        "fit_epoch": Result(ms_per_epoch * clock.seconds, "ms an epoch", f"trainer.fit, mean of {count} early epochs"),
-        "fit_own_work": Result(ms_per_epoch * module_seconds, "ms an epoch", "learn, rollout, observe, evaluate"),
-        "fit_callbacks": Result(
-            ms_per_epoch * callbacks, "ms an epoch", "metrics.csv, TensorBoard, progress, checkpoints"
-        ),
-        "fit_lightning": Result(ms_per_epoch * rest, "ms an epoch", "all the rest"),
-        "fit_lightning_share": Result(100 * rest / clock.seconds, "%", against, ("<", 5)),
-        "fit_callbacks_share": Result(100 * callbacks / clock.seconds, "%", against),
+        "fit_epoch": Result(1e3 * clock.seconds / count, unit, f"trainer.fit, mean of {count} early epochs"),
+        "fit_own_work": Result(milliseconds["own"], unit, "learn, rollout, observe, evaluate"),
+        "fit_callbacks": Result(milliseconds["callbacks"], unit, callbacks),
+        "fit_lightning": Result(milliseconds["lightning"], unit, "all the rest"),
+        "fit_lightning_share": Result(share["lightning"], "%", against, ("<", 5)),
+        "fit_callbacks_share": Result(share["callbacks"], "%", against),
     }
 
 

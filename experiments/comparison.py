@@ -1,4 +1,8 @@
-"""Shared parts of the experiments' scripts: flags, reading runs with settings and numbers, exit status."""
+"""Shared parts of the experiments' scripts: flags, reading runs with settings and numbers, exit status.
+
+Most scripts store their measured numbers as JSON. A later call reads the file, adds numbers or draws it. A `Layout`
+tells the files of different scripts apart.
+"""
 
 import argparse
 import json
@@ -23,7 +27,8 @@ TRAINER = Path(__file__).resolve().parents[1] / "trainer.py"
 
 
 class Layout(NamedTuple):
-    """Shape by which a script recognises its JSON: every object ``depth`` levels down has these ``keys``."""
+    """Structure by which a script recognises its JSON: every object ``depth`` levels down has these ``keys``. With
+    depth 1 and the key ``mean``, ``{"DDQN": {"mean": 3.0}}`` is such a file."""
 
     keys: tuple[str, ...] = ()
     depth: int = 0
@@ -72,9 +77,9 @@ def figure_to_write(setting: str, out: Path) -> Path:
 
 def run_search(logdir: Path, game: str, exp_name: str, seed: int, flags: Sequence[str]) -> Path:
     """Run a search for a synthetic environment with trainer.py, or resume it if it was stopped. Return its folder."""
-    words = f"""--implementation SE --gamename {game} --exp_name {exp_name} --seed {seed} --keep_best 1
+    search_flags = f"""--implementation SE --gamename {game} --exp_name {exp_name} --seed {seed} --keep_best 1
         --retest_agents 1 --report_agents 1 --no_record --resume"""
-    command = [sys.executable, str(TRAINER), *words.split(), "--logdir", str(logdir), *flags]
+    command = [sys.executable, str(TRAINER), *search_flags.split(), "--logdir", str(logdir), *flags]
     folder = logdir / game / exp_name / "SE" / f"seed_{seed}" / "version_0"
     status = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
     # Status 1 is also the verdict about a finished search whose winner is no better than random play.
@@ -83,10 +88,10 @@ def run_search(logdir: Path, game: str, exp_name: str, seed: int, flags: Sequenc
     return folder
 
 
-def sample_settings(words: Sequence[str], count: int, seed: int) -> list[dict[str, Any]]:
-    """Sample ``count`` settings of an agent from a search space, like a random search of Ray Tune. ``words`` are the
-    flags that choose the agent, its game and perhaps the file of the space."""
-    settings, generator = parse(["--use_tune", *words]), np.random.default_rng(seed)
+def sample_settings(flags: Sequence[str], count: int, seed: int) -> list[dict[str, Any]]:
+    """Sample ``count`` settings of an agent from a search space, like a random search of Ray Tune. The ``flags`` choose
+    the agent, its game and perhaps the file of the space."""
+    settings, generator = parse(["--use_tune", *flags]), np.random.default_rng(seed)
     dimensions = search_space(settings).dimensions.values()
     samples = []
     for _ in range(count):
@@ -100,13 +105,16 @@ def _sample(dimension: Dimension, generator: np.random.Generator) -> Any:
     if dimension.kind == "choice":
         return dimension.values[generator.integers(len(dimension.values))]
     low, high = dimension.values
-    is_integer = dimension.kind.endswith("randint")
-    is_linear = dimension.kind in ("uniform", "randint")
-    high, share = high + is_integer, generator.random()
-    number = low + (high - low) * share if is_linear else low * (high / low) ** share
+    if dimension.kind.endswith("randint"):
+        high += 1  # the largest integer is included
+    share = generator.random()
+    if dimension.kind in ("uniform", "randint"):
+        number = low + (high - low) * share
+    else:
+        number = low * (high / low) ** share
     if dimension.kind == "log1m":
         return 1 - number
-    return int(number) if is_integer else number
+    return int(number) if dimension.kind.endswith("randint") else number
 
 
 def run_script(action: Callable[[], None]) -> int:
@@ -114,7 +122,8 @@ def run_script(action: Callable[[], None]) -> int:
     try:
         action()
     except Exception as error:
-        if not (messages := user_messages(error)):
+        messages = user_messages(error)
+        if not messages:  # a mistake in the program
             raise
         for line in messages:
             show(line)
@@ -122,27 +131,25 @@ def run_script(action: Callable[[], None]) -> int:
     return 0
 
 
-def check_counts(options: argparse.Namespace, **least: int) -> None:
-    """Raise SettingError if a flag is below its value in ``least``. Flags that are None pass."""
-    for name, bound in least.items():
-        if (value := getattr(options, name)) is not None and value < bound:
-            raise SettingError(f"{name} is {value}; allowed: integer, at least {bound}", name)
+def check_counts(options: argparse.Namespace, **smallest_values: int) -> None:
+    """Raise SettingError if a flag is below its smallest value, such as ``agents=1``. Flags that are None pass."""
+    for name, smallest in smallest_values.items():
+        value = getattr(options, name)
+        if value is not None and value < smallest:
+            raise SettingError(f"{name} is {value}; allowed: integer, at least {smallest}", name)
 
 
-def check_number(name: str, value: float | list[float], **meta: Any) -> None:
-    """Raise SettingError if a number, or one of a list, is not finite or not within the bounds of ``meta``."""
+def check_number(name: str, value: float | list[float], **bounds: Any) -> None:
+    """Raise SettingError if the flag ``name`` has a number (or a list with one) that is not finite or not within the
+    ``bounds``, such as ``above=0``."""
+    is_list = isinstance(value, list)
     frozen_value = tuple(value) if isinstance(value, list) else value
-    check_value(
-        name,
-        frozen_value,
-        FieldType(float, isinstance(value, list), False),
-        {"allow_empty": True, "max_items": 1000} | meta,
-    )
+    check_value(name, frozen_value, FieldType(float, is_list, False), {"allow_empty": True, "max_items": 1000} | bounds)
 
 
-def check_given(options: argparse.Namespace, layout: Layout, **least: int) -> None:
+def check_options(options: argparse.Namespace, layout: Layout, **smallest_values: int) -> None:
     """Run `check_counts`. Raise SettingError if the file of ``--json`` cannot be written or has another ``layout``."""
-    check_counts(options, **least)
+    check_counts(options, **smallest_values)
     if options.json:
         allowed = "; allowed: a new file, or one of this script"
         if options.json.exists() and not options.json.is_file():
@@ -175,9 +182,11 @@ def numbers_in(
 
 def holds(content: Any, layout: Layout) -> bool:
     """Return whether ``content``, from a JSON, has this ``layout``."""
-    if layout.depth and isinstance(content, dict):
+    if not isinstance(content, dict):
+        return False
+    if layout.depth:
         return all(holds(child, layout._replace(depth=layout.depth - 1)) for child in content.values())
-    return isinstance(content, dict) and content.keys() >= {*layout.keys}
+    return content.keys() >= {*layout.keys}
 
 
 def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tuple[Any, Run]]:
@@ -186,21 +195,22 @@ def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tu
 
     Raises SettingError if there are no runs.
     """
-    implementation_names = list(implementations)
-    runs = [run for group in find_groups(run_dirs, "logdir") for run in group.runs]
-    # Seeds that were members of one program share a file.
-    settings = {
-        source: _settings_of(source, implementation_names) for source in dict.fromkeys(run.source for run in runs)
-    }
-    matching_runs = [(settings[run.source], run) for run in runs if settings[run.source] is not None]
+    names, settings_of_files, matching_runs = list(implementations), {}, []
+    for group in find_groups(run_dirs, "logdir"):
+        for run in group.runs:
+            if run.source not in settings_of_files:  # seeds that train side by side share a file
+                settings_of_files[run.source] = _settings_of(run.source, names)
+            if settings_of_files[run.source] is not None:
+                matching_runs.append((settings_of_files[run.source], run))
     if not matching_runs:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
-        raise SettingError(f"logdir is {listed}, which holds no run of {', '.join(implementation_names)}")
+        raise SettingError(f"logdir is {listed}, which holds no run of {', '.join(names)}")
     return matching_runs
 
 
 def _settings_of(metrics: Path, implementations: Container[str]) -> Any:
-    """Return the settings in the config.yaml beside ``metrics``; None if the run has another implementation."""
+    """Return the settings in the config.yaml beside the file ``metrics``; None if the run has another implementation.
+    Raises SettingError for a missing or damaged file."""
     path = metrics.with_name("config.yaml")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))

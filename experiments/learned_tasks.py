@@ -35,22 +35,24 @@ def short_name(task: str) -> str:
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a row for each task and a dot for each algorithm: the mean over seeds."""
     (axis,) = axes
-    percent: dict[str, dict[str, list[float]]] = {}  # task -> agent -> seeds
+    # Task -> agent -> way from random play to the teacher in percent, of each seed.
+    percent: dict[str, dict[str, list[float]]] = {}
     for exam in numbers["exams"]:
         for agent, (mean, _) in exam["agents"].items():
             way = (mean - exam["random"]) / (exam["teacher"] - exam["random"])
             percent.setdefault(exam["task"], {}).setdefault(agent, []).append(100 * way)
+    lowest = 100.0
     for (agent, label), colour in zip(AGENTS.items(), COLOURS, strict=False):
-        places = [
-            (statistics.mean(agents[agent]), row + DISTANCE * ([*agents].index(agent) - 1))
-            for row, agents in enumerate(percent.values())
-            if agent in agents
-        ]
-        axis.plot(*zip(*places, strict=True), "o", color=colour, markersize=3, label=label)
+        means, heights = [], []
+        for row, agents in enumerate(percent.values()):
+            if agent in agents:
+                means.append(statistics.mean(agents[agent]))
+                heights.append(row + DISTANCE * (list(agents).index(agent) - 1))
+        axis.plot(means, heights, "o", color=colour, markersize=3, label=label)
+        lowest = min([lowest, *means])
     axis.axvline(100, color=GREY, linewidth=1, linestyle="--", zorder=0)
     set_row_labels(axis, [short_name(task) for task in percent])
     axis.tick_params(axis="y", labelsize=8)
-    lowest = min(statistics.mean(scores) for agents in percent.values() for scores in agents.values())
     axis.set_xlim(10 * math.floor(lowest / 10 - 0.5), 104.5)  # the axis begins near the lowest mean
     axis.xaxis.set_major_formatter(lambda value, _: "teacher" if value == 100 else f"{value:g} %")
 

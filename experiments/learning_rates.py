@@ -21,7 +21,7 @@ import torch
 from control.commands.proxy_agents import agent_settings
 from control.reports.figures import write_numbers
 from control.reports.search import describe
-from experiments.comparison import Layout, check_given, check_number, run_script, script_flags
+from experiments.comparison import Layout, check_number, check_options, run_script, script_flags
 from experiments.proxies import load_proxy, train_and_test
 from models.proxies import files
 from models.proxies.files import Proxy
@@ -43,7 +43,8 @@ def agent_of(proxy: Proxy) -> str:
 
 
 def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> dict[str, Any]:
-    """Train and test ``agents`` at one rate. Return their scores as plain data."""
+    """Train a number of ``agents`` at one learning rate on ``proxy`` or, if ``real``, on the real environment. Test
+    them on the real one, and return their scores as plain data."""
     name = agent_of(proxy)
     agent = dataclasses.replace(agent_settings(proxy, name, {}), lr=rate, vary_hp=False)
     seeds = [derive_seed(seed, f"learning rates, agent {i}") for i in range(agents)]
@@ -55,7 +56,7 @@ def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> di
 
 def make(flags: argparse.Namespace) -> None:
     """Measure all proxies and rates, print a line for each, and write the numbers."""
-    check_given(flags, LAYOUT, agents=1)
+    check_options(flags, LAYOUT, agents=1)
     check_number("rates", flags.rates, above=0)
     proxies = {name: load_proxy(name, "environments and rewards") for name in flags.proxies}
     for proxy in proxies.values():
@@ -64,25 +65,19 @@ def make(flags: argparse.Namespace) -> None:
     results: dict[str, dict[str, Any]] = {}
     for name, proxy in proxies.items():
         rows = results[name] = {}
-        for real in (False, True)[: 1 + bool(KINDS[proxy.config.proxy].used_by)]:
+        is_reward = bool(KINDS[proxy.config.proxy].used_by)
+        for real in (False, True) if is_reward else (False,):
+            ending = ", real reward" if real else ""
             for rate in flags.rates:
                 row = measure(proxy, rate, flags.agents, flags.seed, real)
-                rows[f"{rate:g}{', real reward' if real else ''}"] = row
-                print(
-                    f"{name}{', real reward' if real else ''}: {row['agent']} at {rate:g}: mean {row['mean']:.1f}, "
-                    f"worst {row['worst']:.1f}",
-                    flush=True,
-                )
+                rows[f"{rate:g}{ending}"] = row
+                scores_text = f"mean {row['mean']:.1f}, worst {row['worst']:.1f}"
+                print(f"{name}{ending}: {row['agent']} at {rate:g}: {scores_text}", flush=True)
         if flags.write:
             scores = proxy.description.get("scores", {}) | {"learning_rates": list(rows.values())}
-            files.save(
-                proxy.path,
-                proxy.parameters,
-                config=proxy.config,
-                spaces=proxy.spaces,
-                game=proxy.game,
-                description=proxy.description | {"scores": scores},
-            )
+            description = proxy.description | {"scores": scores}
+            parts: dict[str, Any] = {"config": proxy.config, "spaces": proxy.spaces, "game": proxy.game}
+            files.save(proxy.path, proxy.parameters, **parts, description=description)
     if flags.json:
         write_numbers(flags.json, results)
 

@@ -12,7 +12,9 @@ from experiments.comparison import Layout, figure_to_write, numbers_in, run_scri
 
 Array = np.ndarray[Any, Any]
 Draw = Callable[[list[Any], dict[str, Any]], None]
+"""Function that draws the numbers of a file into the axes of the panels."""
 Panels = tuple[Cells, tuple[float, float]]
+"""Layout of the panels, and their width and height together in inches."""
 
 
 def measure_and_draw(description: str | None) -> tuple[argparse.ArgumentParser, Any, Any]:
@@ -30,8 +32,8 @@ def measure_and_draw(description: str | None) -> tuple[argparse.ArgumentParser, 
 def run_command(
     values: argparse.Namespace, measure: Callable[[Any], None], layout: Layout, draw: Draw, panels: Panels, note: str
 ) -> int:
-    """Run the command of `measure_and_draw` that ``values`` names: ``measure(values)`` or `draw_pages`. Return the exit
-    status."""
+    """Run the command of `measure_and_draw` that the flags ``values`` name: ``measure(values)``, or `draw_pages` with
+    the other arguments. Return the exit status."""
     if values.command == "measure":
         return run_script(lambda: measure(values))
     return run_script(lambda: draw_pages(values.source, layout, values.out, draw, panels, note))
@@ -50,10 +52,8 @@ def draw_pages(
     source: Path, layout: Layout, out: Path, draw: Draw, panels: Panels, note: str = "", **sheet_options: Any
 ) -> None:
     """Write the figure of the numbers in ``source`` for a light and for a dark page, and print both names.
-
-    ``panels`` are their numbers and their size in inches, ``draw`` fills them. Raises SettingError if ``source`` has
-    another ``layout`` or ``out`` cannot be replaced.
-    """
+    ``sheet_options`` are further arguments of `figure_panels`. Raises SettingError if ``source`` has another ``layout``
+    or ``out`` cannot be written."""
     numbers = numbers_in("source", source, layout)
     light = figure_to_write("out", out)
     dark = figure_to_write("out", light.with_stem(f"{light.stem}_dark"))
@@ -63,9 +63,9 @@ def draw_pages(
         print(f"Figure:  {path}")
 
 
-def density(values: Array, at: Array, narrowest: float) -> Array:
-    """Return a Gaussian kernel density of ``values [N]`` at the points ``at [K]``. The bandwidth follows Scott's rule
-    and is at least ``narrowest``."""
-    bandwidth = max(narrowest, float(values.std()) * len(values) ** -0.2)
-    kernels = np.exp(-0.5 * ((at[:, None] - values) / bandwidth) ** 2)
+def density(values: Array, points: Array, min_bandwidth: float) -> Array:
+    """Return a Gaussian kernel density of ``values [N]`` at ``points [K]``. The bandwidth follows Scott's rule and is
+    at least ``min_bandwidth``."""
+    bandwidth = max(min_bandwidth, float(values.std()) * len(values) ** -0.2)
+    kernels = np.exp(-0.5 * ((points[:, None] - values) / bandwidth) ** 2)
     return kernels.mean(1) / (bandwidth * np.sqrt(2 * np.pi))

@@ -1,5 +1,5 @@
-"""Load the learned environments and rewards that scripts examine, and watch agents in training on them. Imports torch,
-which figure scripts avoid."""
+"""Load proxies (learned environments and rewards) that scripts examine, and watch agents in training on them. Imports
+torch, which figure scripts avoid."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -27,8 +27,9 @@ def load_proxy(name: str, allowed: str) -> Proxy:
 def train_and_test(
     proxy: Proxy, kind: str, agent_config: Any, seeds: Sequence[int], real: bool = False, steps: int | None = None
 ) -> Outcome:
-    """Train fresh agents of ``seeds`` on ``proxy``, or on the ``real`` environment, for ``steps`` or else the number of
-    steps that ``proxy`` is meant for. Test them in ten episodes of the real environment."""
+    """Train fresh agents side by side, one for each of ``seeds``, and test each in ten episodes of the real
+    environment. They have the implementation ``kind`` and train on ``proxy`` or, if ``real``, on the real environment.
+    The number of ``steps`` is by default the number that ``proxy`` is meant for."""
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
     loop = InnerLoop(config, kind, agent_config, proxy.game)
     parameters = None if real else proxy.parameters.expand(len(seeds), -1)
@@ -46,7 +47,8 @@ class Wrapper:
 
 
 class WrappedLoop(InnerLoop):
-    """Trains agents on environments that ``wrap`` has wrapped; ``wrappers`` are those of all trainings."""
+    """Trains agents on environments in wrappers, which ``wrap(environment)`` makes. ``wrappers`` are the wrappers of
+    all trainings. ``args`` are the arguments of `InnerLoop`."""
 
     def __init__(self, wrap: Callable[[Environment], Any], *args: Any) -> None:
         super().__init__(*args)

@@ -36,33 +36,33 @@ FIRST_SEED = 1000  # of the comparison; trials have lower seeds
 REPORTED = ("searches", METRIC, "solved", "epoch", "env_steps")  # kept of a trial's metrics; Ray adds hosts and dates
 
 
-def collected(folder: Path, seeds: int) -> dict[str, Any]:
-    """Return the content of the trials file in ``folder``, with the best values and the scores of both arms.
-
-    Scores are lists over fresh seeds, of the best trial (``found``) and of the recipe.
-    """
+def collect(folder: Path, seeds: int) -> dict[str, Any]:
+    """Return the trials of the search in ``folder``, with the values of the best trial (``found``), and the scores of
+    new searches with these values and with the recipe (``beside``): lists over ``seeds`` fresh seeds."""
     settings = with_trial_defaults(parse(["--use_tune", "--resume", str(folder)])).replace(
         search_space=str(folder / SPACE)
     )
     content: dict[str, Any] = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
-    scored = [trial for trial in content["trials"] if trial["best"]]
-    best = max(scored, key=lambda trial: (trial["best"]["searches"], trial["best"][METRIC]))
+    trials_with_score = [trial for trial in content["trials"] if trial["best"]]
+    best = max(trials_with_score, key=lambda trial: (trial["best"]["searches"], trial["best"][METRIC]))
     values = search_space(settings).decode(best["raw"])
-    arms = {"found": values, "recipe": {}}
-    arm_scores = {name: _scores(settings, arm, seeds) for name, arm in arms.items()} if seeds else {}
+    scores = {}
+    if seeds:
+        scores = {"found": _scores(settings, values, seeds), "recipe": _scores(settings, {}, seeds)}
     for trial in content["trials"]:
         for report in ("last", "best"):
             trial[report] = {name: trial[report][name] for name in REPORTED if name in trial[report]}
-    return content | {"found": values, "beside": arm_scores}
+    return content | {"found": values, "beside": scores}
 
 
 def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[float]:
-    """Return the score of one search per fresh seed."""
-    trial, means = trial_settings(settings, values).replace(seed=FIRST_SEED), list[float]()
+    """Search with ``values`` in place of those ``settings``, once for each fresh seed. Return the scores."""
+    trial = trial_settings(settings, values).replace(seed=FIRST_SEED)
+    means: list[float] = []  # mean scores of the first search, of the first two, ...
     with tempfile.TemporaryDirectory() as scratch:
         objective = str(settings.subcommand.tune_objective)
         run_searches(trial, seeds, objective, Path(scratch), lambda metrics: means.append(metrics[METRIC]))
-    # A report has the mean over the searches so far, so a score is the difference of two sums.
+    # A score is the difference of two sums.
     sums = [mean * count for count, mean in enumerate(means, start=1)]
     scores: list[float] = np.diff(sums, prepend=0.0).tolist()
     return scores
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         searches = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
         for entry in options.collect:
             name, _, folder = entry.partition("=")
-            searches[name] = collected(Path(folder), options.seeds)
+            searches[name] = collect(Path(folder), options.seeds)
             write_numbers(options.json, searches)
         for name, content in searches.items() if options.out else ():
             for theme in THEMES:

@@ -13,7 +13,7 @@ from agilerl.algorithms import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.vector import DummyVecEnv
-from recorded import Recorded, finish, say, serve
+from recorded import RecordedCartPole, serve, write_log, write_weights
 
 warnings.filterwarnings("ignore")
 
@@ -21,7 +21,7 @@ warnings.filterwarnings("ignore")
 def main(folder: Path, algorithm: str, steps: int) -> None:
     torch.manual_seed(1)
     np.random.seed(1)
-    recorded = Recorded(folder)
+    recorded = RecordedCartPole(folder)
     recorded.reset(seed=1)
     recorded.action_space.seed(1)
     agent = None
@@ -29,15 +29,15 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
         try:
             agent = DQN.load(str(file), device="cpu")
         except Exception as error:
-            say(folder, f"unreadable {file.name}: {type(error).__name__}: {str(error)[:200]}")
+            write_log(folder, f"unreadable {file.name}: {type(error).__name__}: {str(error)[:200]}")
         else:
             done = int(file.stem.split("_")[-1])
             break
     if agent is None:
         done = 0
         agent = DQN(recorded.observation_space, recorded.action_space, batch_size=32, learn_step=1, lr=1e-3)
-    recorded.go_on_from(done + 5 * (done // (steps // 8)))  # plus the steps of its tests
-    say(folder, f"resumed at {done}" if done else "begun")
+    recorded.resume_at(done + 5 * (done // (steps // 8)))  # plus the steps of its tests
+    write_log(folder, f"resumed at {done}" if done else "begun")
     train_off_policy(
         DummyVecEnv(recorded),
         "CartPole-v1",
@@ -53,7 +53,7 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
         eps_decay=0.998,
         verbose=False,
     )
-    finish(folder, agent.actor.state_dict().values())
+    write_weights(folder, agent.actor.state_dict().values())
 
 
 if __name__ == "__main__":

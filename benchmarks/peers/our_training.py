@@ -19,6 +19,7 @@ ENDLESS = 1_000_000  # epochs, so that nothing ends or is annealed while it is t
 
 
 def trainer_of(case: Case) -> Callable[[int], int]:
+    """Return the function that `training.serve` times. It trains for a number of units and returns the steps."""
     values: dict[str, Any] = {
         "implementation": case.agent, "gamename": GAMES[case.game], "num_seeds": case.members, "seed": 0,
         "steps_per_epoch": case.unit, "epochs": ENDLESS, "hidden_sizes": case.hidden, "batch_size": case.batch,

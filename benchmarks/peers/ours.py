@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from recorded import finish, say, serve
+from recorded import serve, write_log, write_weights
 
 import trainer
 from control.storage import checkpoints
@@ -19,7 +19,7 @@ SETTINGS = {
 
 def main(folder: Path, algorithm: str, steps: int) -> None:
     checkpoint_paths = list(folder.glob("*/*/*/*/version_*/checkpoints/last.ckpt"))
-    say(folder, "resumed" if checkpoint_paths else "begun")
+    write_log(folder, "resumed" if checkpoint_paths else "begun")
     flags = SETTINGS[algorithm].format(part=steps // 40, episodes=steps // 20).split()
     status = trainer.main([*flags, "--gamename", "cartpole", "--seed", "1", "--logdir", str(folder), "--resume"])
     assert status == 0
@@ -27,7 +27,7 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
     with open(run / "metrics.csv") as file:
         rows = [{name: row[name] for name in row if not name.startswith("time/")} for row in csv.DictReader(file)]
     (folder / "curve.csv").write_text("".join(f"{row['env_steps']},{row}\n" for row in rows))
-    finish(folder, checkpoints.load(run / "checkpoints" / "last.ckpt").content["state_dict"].values())
+    write_weights(folder, checkpoints.load(run / "checkpoints" / "last.ckpt").content["state_dict"].values())
 
 
 if __name__ == "__main__":

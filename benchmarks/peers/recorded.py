@@ -20,39 +20,41 @@ import numpy as np
 import torch
 
 
-def say(folder: Path, line: str) -> None:
+def write_log(folder: Path, line: str) -> None:
+    """Append a line to the file ``log``."""
     with open(folder / "log", "a") as file:
         file.write(line + "\n")
 
 
-class Recorded(gymnasium.Wrapper):
+class RecordedCartPole(gymnasium.Wrapper):
     """CartPole-v1 that appends a line per episode to the curve of ``folder``. ``steps`` counts environment steps."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
         self.curve, self.steps, self.total = folder / "curve.csv", 0, 0.0
 
-    def go_on_from(self, steps: int) -> None:
+    def resume_at(self, steps: int) -> None:
         """Set the step count to a checkpoint's, and delete later episodes from the curve."""
         self.steps = steps
         lines = self.curve.read_text().splitlines() if self.curve.exists() else []
-        kept_lines = [line for line in lines if int(line.split(",")[0]) <= steps]
-        self.curve.write_text("".join(f"{line}\n" for line in kept_lines))
+        earlier_lines = [line for line in lines if int(line.split(",")[0]) <= steps]
+        self.curve.write_text("".join(f"{line}\n" for line in earlier_lines))
 
     def reset(self, **kwargs):
         self.total = 0.0
         return super().reset(**kwargs)
 
     def step(self, action):
-        transition = super().step(action)
-        self.steps, self.total = self.steps + 1, self.total + float(transition[1])
-        if transition[2] or transition[3]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.steps, self.total = self.steps + 1, self.total + float(reward)
+        if terminated or truncated:
             with open(self.curve, "a") as file:
                 file.write(f"{self.steps},{self.total:g}\n")
-        return transition
+        return obs, reward, terminated, truncated, info
 
 
-def finish(folder: Path, tensors: Iterable[torch.Tensor]) -> None:
+def write_weights(folder: Path, tensors: Iterable[torch.Tensor]) -> None:
+    """Write a digest of the trained weights to the file ``weights``."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

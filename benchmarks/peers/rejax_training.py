@@ -46,26 +46,26 @@ def _off_policy(case: Case, values: dict[str, Any]) -> Any:
 
 
 def _is_shared(path: Any, leaf: Any) -> bool:
-    """Return whether a leaf of the state of all members, ``[M, ...]``, is a counter that is equal for all of them. If
-    it had a member axis, every condition on it would compute both of its branches."""
+    """Return whether a leaf of the state of all members, ``[M, ...]``, is a counter that is equal for all of them. Such
+    counters must have no member axis: JAX would compute both branches of every condition on them."""
     return path[0].name != "env_state" and leaf.ndim == 1 and leaf.dtype in (jnp.int32, jnp.bool_)
 
 
 def trainer_of(case: Case) -> Callable[[int], int]:
+    """Return the function that `training.serve` times. It trains for a number of units and returns the steps."""
     algorithm, key = _algorithm(case), jax.random.PRNGKey(0)
 
-    def unit(state: Any) -> Any:
+    def train_unit(state: Any) -> Any:
         return algorithm.train(train_state=state)[0]
 
     if case.members == 1:
-        state, compiled = jax.jit(algorithm.init_state)(key), jax.jit(unit, donate_argnums=0)
+        state, compiled = jax.jit(algorithm.init_state)(key), jax.jit(train_unit, donate_argnums=0)
     else:
         state = jax.jit(jax.vmap(algorithm.init_state))(jax.random.split(key, case.members))
-        axes = jax.tree_util.tree_map_with_path(lambda path, leaf: None if _is_shared(path, leaf) else 0, state)
-        state = jax.tree.map(
-            lambda axis, leaf: leaf[0] if axis is None else leaf, axes, state, is_leaf=lambda axis: axis is None
-        )
-        compiled = jax.jit(jax.vmap(unit, in_axes=(axes,), out_axes=axes), donate_argnums=0)
+        with_path = jax.tree_util.tree_map_with_path
+        axes = with_path(lambda path, leaf: None if _is_shared(path, leaf) else 0, state)
+        state = with_path(lambda path, leaf: leaf[0] if _is_shared(path, leaf) else leaf, state)
+        compiled = jax.jit(jax.vmap(train_unit, in_axes=(axes,), out_axes=axes), donate_argnums=0)
 
     def train(units: int) -> int:
         nonlocal state
@@ -78,6 +78,7 @@ def trainer_of(case: Case) -> Callable[[int], int]:
 
 
 def first_result(game: str, seed: int) -> int:
+    """Train PPO until a greedy evaluation reaches the return in `GOALS`. Return the steps that it took."""
     size = FIRST[game]
 
     def greedy(algorithm: Any, state: Any, key: Any) -> Any:

@@ -6,7 +6,7 @@ https://stable-baselines3.readthedocs.io/en/master/guide/examples.html#advanced-
 
 from pathlib import Path
 
-from recorded import Recorded, finish, say, serve
+from recorded import RecordedCartPole, serve, write_log, write_weights
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import CheckpointCallback
 
@@ -24,7 +24,7 @@ def newest(folder: Path, kind, env):
             if kind is DQN:
                 model.load_replay_buffer(file.with_name(f"model_replay_buffer_{file.stem.split('_')[1]}_steps.pkl"))
         except Exception as error:
-            say(folder, f"unreadable {file.name}: {type(error).__name__}")
+            write_log(folder, f"unreadable {file.name}: {type(error).__name__}")
         else:
             return model
     return None
@@ -32,14 +32,14 @@ def newest(folder: Path, kind, env):
 
 def main(folder: Path, algorithm: str, steps: int) -> None:
     kind, settings = SETTINGS[algorithm]
-    env = Recorded(folder)
+    env = RecordedCartPole(folder)
     model = newest(folder, kind, env)
-    env.go_on_from(model.num_timesteps if model else 0)
-    say(folder, f"resumed at {model.num_timesteps}" if model else "begun")
+    env.resume_at(model.num_timesteps if model else 0)
+    write_log(folder, f"resumed at {model.num_timesteps}" if model else "begun")
     model = model or kind("MlpPolicy", env, seed=1, device="cpu", **settings)
     saving = CheckpointCallback(steps // 8, str(folder), "model", save_replay_buffer=True)
     model.learn(steps - model.num_timesteps, callback=saving, reset_num_timesteps=False)
-    finish(folder, model.policy.state_dict().values())
+    write_weights(folder, model.policy.state_dict().values())
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ AGENTS = {"DDQN": "DQN"}
 
 
 def trainer_of(case: Case) -> Callable[[int], int]:
+    """Return the function that `training.serve` times. It trains for a number of units and returns the steps."""
     assert case.members == 1, case
     kind = getattr(LIBRARY, AGENTS.get(case.agent, case.agent))
     environments = DummyVecEnv([lambda: gymnasium.make(case.game)] * case.envs)  # without monitor, which counts returns
@@ -45,6 +46,7 @@ def trainer_of(case: Case) -> Callable[[int], int]:
 
 
 def first_result(game: str, seed: int) -> int:
+    """Train PPO until a greedy evaluation reaches the return in `GOALS`. Return the steps that it took."""
     size = FIRST[game]
     environments = make_vec_env(game, size.envs, seed=seed)
     goal = StopTrainingOnRewardThreshold(GOALS[game], verbose=0)

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from recorded import Recorded, finish, say, serve
+from recorded import RecordedCartPole, serve, write_log, write_weights
 from tensordict.nn import TensorDictSequential
 from torchrl.checkpoint import Checkpoint, CheckpointRotation, GlobalRNGState
 from torchrl.collectors import Collector
@@ -23,7 +23,7 @@ warnings.filterwarnings("ignore")
 
 def main(folder: Path, algorithm: str, steps: int) -> None:
     torch.manual_seed(1)
-    recorded = Recorded(folder)
+    recorded = RecordedCartPole(folder)
     env = GymWrapper(recorded, categorical_action_encoding=True)
     env.set_seed(1)
     value = QValueActor(MLP(4, 2, num_cells=[64, 64]), in_keys=["observation"], spec=env.action_spec)
@@ -57,14 +57,14 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
         try:
             trainer.load_from_file(path)
         except Exception as error:
-            say(folder, f"unreadable {path.name}: {type(error).__name__}: {str(error)[:200]}")
+            write_log(folder, f"unreadable {path.name}: {type(error).__name__}: {str(error)[:200]}")
         else:
             done = trainer.collected_frames
             break
-    recorded.go_on_from(done)
-    say(folder, f"resumed at {done}" if done else "begun")
+    recorded.resume_at(done)
+    write_log(folder, f"resumed at {done}" if done else "begun")
     trainer.train()
-    finish(folder, loss.value_network_params.flatten_keys().values())
+    write_weights(folder, loss.value_network_params.flatten_keys().values())
 
 
 if __name__ == "__main__":

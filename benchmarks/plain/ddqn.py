@@ -21,7 +21,8 @@ EPISODE_STEPS = 200
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters. ``raw_done``: store the done network's raw output, as published; else whether it exceeds 0.5."""
+    """Hyperparameters of the agent, and the width of the environment's networks. With ``raw_done``, the replay buffer
+    stores the raw output of the done network, as published, otherwise whether the output exceeds 0.5."""
 
     hidden: int
     activation: type[nn.Module]
@@ -50,8 +51,9 @@ def mlp(inputs: int, hidden: int, outputs: int, activation: nn.Module) -> nn.Seq
 
 @torch.no_grad()
 def take_weights(network: nn.Sequential, layers: Iterable[tuple[Tensor, Tensor]], member: int) -> None:
-    """Take over those of one member of `models.mlp.MLP.layers`."""
-    linear = [part for part in network if isinstance(part, nn.Linear)]
+    """Copy the weights of one of M members into ``network``. ``layers`` are the pairs of weights and biases of all
+    members, from `models.mlp.MLP.layers`."""
+    linear = [module for module in network if isinstance(module, nn.Linear)]
     for layer, (weight, bias) in zip(linear, layers, strict=True):
         layer.weight.copy_(weight[member])
         layer.bias.copy_(bias[member, :, 0])
@@ -105,10 +107,12 @@ class Replay:
         self.size = min(self.size + 1, self.capacity)
 
     def sample(self, batch: int) -> tuple[Tensor, ...]:
-        """``obs [B, 4]``, ``action [B, 1]``, ``next_obs [B, 4]``, ``reward [B, 1]``, ``done [B, 1]``."""
+        """Sample B transitions: ``obs [B, 4]``, ``action [B, 1]``, ``next_obs [B, 4]``, ``reward [B, 1]``, ``done [B,
+        1]``."""
         return self.at(torch.randint(self.size, (batch,)))
 
     def at(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the transitions with the indices ``rows [B]``."""
         return tuple(field[rows] for field in self.fields)
 
 
@@ -126,6 +130,7 @@ class PlainTraining:
         self.obs = self.environment.reset()
 
     def run(self, steps: int) -> None:
+        """Train for this number of environment steps, with an update after each step."""
         settings = self.settings
         for _ in range(steps):
             action = self.act(self.obs)
@@ -146,6 +151,7 @@ class PlainTraining:
         return int(self.online(obs).argmax())
 
     def update(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, done: Tensor) -> None:
+        """Make one update of double Q-learning from a batch (`Replay.sample`), and move the target network."""
         with torch.no_grad():
             next_action = self.online(next_obs).argmax(1, keepdim=True)
             td_target = reward + self.settings.discount * (1 - done) * self.target(next_obs).gather(1, next_action)
@@ -154,8 +160,8 @@ class PlainTraining:
         loss.backward()
         self.optimizer.step()
         with torch.no_grad():
-            for late, new in zip(self.target.parameters(), self.online.parameters(), strict=True):
-                late.lerp_(new, self.settings.tau)
+            for target, online in zip(self.target.parameters(), self.online.parameters(), strict=True):
+                target.lerp_(online, self.settings.tau)
 
 
 def cartpole() -> gym.Env:

@@ -48,16 +48,16 @@ class PlainReplay:
             config.adam_eps,
             weight_decay=config.weight_decay / config.lr,
         )
-        self.rows: tuple[Tensor, ...] = ()
+        self.columns: tuple[Tensor, ...] = ()  # of the replay buffer
 
     def remember(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> None:
         """Replace the buffer. Observations are ``[N, O]`` of any dtype, ``action [N]`` is int64, the rest ``[N]``."""
-        self.rows = (obs, action, reward, next_obs, continues)
+        self.columns = (obs, action, reward, next_obs, continues)
 
     def step(self) -> None:
         """Make one update from a random batch of the buffer."""
-        indices = torch.randint(len(self.rows[0]), (self.config.batch_size,))
-        obs, action, reward, next_obs, continues = (part[indices] for part in self.rows)
+        indices = torch.randint(len(self.columns[0]), (self.config.batch_size,))
+        obs, action, reward, next_obs, continues = (column[indices] for column in self.columns)
         self.update(obs.float(), action, reward, next_obs.float(), continues)
 
     def update(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> Tensor:
@@ -73,32 +73,30 @@ class PlainReplay:
 
 
 def plain_agents(agent: Any) -> list[PlainReplay]:
-    """A plain agent for each member of ours, on what that remembers."""
-    plain, rows = [], {name: part.transpose(0, 1) for name, part in agent.replay_buffer.rows().items()}
+    """Return a plain agent for each member of ``agent``, with the transitions in the member's replay buffer."""
+    plain_agents, columns = [], agent.replay_buffer.rows()  # name -> column [N, members, ...]
     for member in range(agent.members):
-        coded = rows["action"][member].long()
-        continues = coded >= 0
+        code = columns["action"][:, member].long()  # of a step that ends an episode: the bitwise complement
+        continues = code >= 0
+        action = torch.where(continues, code, ~code)
+        obs, reward, next_obs = (columns[name][:, member] for name in ("obs", "reward", "next_obs"))
         plain_agent = PlainReplay(agent.config, agent.obs_size, agent.num_actions)
-        plain_agent.remember(
-            rows["obs"][member],
-            torch.where(continues, coded, ~coded),
-            rows["reward"][member],
-            rows["next_obs"][member],
-            continues.float(),
-        )
-        plain.append(plain_agent)
-    return plain
+        plain_agent.remember(obs, action, reward, next_obs, continues.float())
+        plain_agents.append(plain_agent)
+    return plain_agents
 
 
-def forward(net: Any, rows: int) -> int:
-    """Return the multiplications and additions of an `MlpNetwork`'s forward pass: one of each per weight and row."""
+def forward_flop(net: Any, rows: int) -> int:
+    """Return the number of multiplications and additions in a forward pass of an `MlpNetwork` for a batch of ``rows``
+    inputs: one of each for each weight and row."""
     return 2 * rows * sum(layer.inputs * layer.outputs for layer in net.mlp.dense)
 
 
-def backward(net: Any, rows: int, inputs: bool = False) -> int:
-    """Return the same count for the gradients of weights and layer inputs; ``inputs``: the first layer's inputs too."""
-    first = net.mlp.dense[0]
-    return 2 * forward(net, rows) - (0 if inputs else 2 * rows * first.inputs * first.outputs)
+def backward_flop(net: Any, rows: int, with_inputs: bool = False) -> int:
+    """Return the same number for a backward pass: the gradients of the weights and of the inputs of each layer. The
+    gradient of the network's inputs counts only ``with_inputs``."""
+    flop, first = 2 * forward_flop(net, rows), net.mlp.dense[0]
+    return flop if with_inputs else flop - 2 * rows * first.inputs * first.outputs
 
 
 def update_gflop(agent: Any) -> float:
@@ -110,15 +108,17 @@ def update_gflop(agent: Any) -> float:
     """
     config, model, batch = agent.config, agent.model, agent.config.batch_size
     steps = batch if config.model == "none" else agent.num_rollouts * config.rollout_length
-    work = forward(agent.values.q_network, steps) + backward(agent.values.q_network, steps)
-    work += forward(agent.values.q_network, steps)  # the target network's
+    q_network = agent.values.q_network
+    flop = forward_flop(q_network, steps) + backward_flop(q_network, steps)
+    flop += forward_flop(q_network, steps)  # of the target network
     if isinstance(model, SimpleModel | LatentModel):
-        latent = isinstance(model, LatentModel)
+        is_latent = isinstance(model, LatentModel)
         nets: list[Any] = [model.following, model.reward, model.termination]
-        work += sum(forward(net, steps) for net in nets)  # rollout
-        if latent:
-            work += forward(model.encoder, agent.num_rollouts)  # first latent states
-            work += forward(model.encoder, 2 * batch) + backward(model.encoder, 2 * batch)  # before and after a step
+        flop += sum(forward_flop(net, steps) for net in nets)  # rollout
+        if is_latent:
+            flop += forward_flop(model.encoder, agent.num_rollouts)  # first latent states
+            # Observations before and after a step.
+            flop += forward_flop(model.encoder, 2 * batch) + backward_flop(model.encoder, 2 * batch)
             nets.append(model.decoder)
-        work += sum(forward(net, batch) + backward(net, batch, inputs=latent) for net in nets)
-    return work / 1e9
+        flop += sum(forward_flop(net, batch) + backward_flop(net, batch, with_inputs=is_latent) for net in nets)
+    return flop / 1e9

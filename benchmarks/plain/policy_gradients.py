@@ -31,7 +31,7 @@ def mlp(hidden: tuple[int, ...], outputs: int) -> nn.Sequential:
 
 @dataclass
 class Episode:
-    """T steps, in lists; ``obs`` are tensors ``[8]``."""
+    """Observations (tensors ``[8]``), actions and rewards of T steps."""
 
     obs: list[Any]
     actions: list[int]
@@ -39,11 +39,11 @@ class Episode:
 
     def returns(self, discount: float) -> list[float]:
         """Return the reward-to-go of each step."""
-        out, running = [], 0.0
+        returns, running = [], 0.0
         for reward in reversed(self.rewards):
             running = reward + discount * running
-            out.append(running)
-        return out[::-1]
+            returns.append(running)
+        return returns[::-1]
 
 
 class PlainTraining:
@@ -67,6 +67,7 @@ class PlainTraining:
 
     @torch.no_grad()
     def play(self) -> Episode:
+        """Play an episode with sampled actions."""
         episode, done = Episode([], [], []), False
         obs, _ = self.env.reset(seed=self.seed)
         self.seed += 1
@@ -85,7 +86,7 @@ class PlainTraining:
         config = self.config
         obs = torch.stack([row for episode in episodes for row in episode.obs])
         actions = torch.tensor([action for episode in episodes for action in episode.actions])
-        returns = torch.tensor([g for episode in episodes for g in episode.returns(config.discount)])
+        returns = torch.tensor([value for episode in episodes for value in episode.returns(config.discount)])
         log_p = torch.log_softmax(self.policy(obs), dim=1)
         values = None if self.critic is None else self.critic(obs).squeeze(1)
         weights = returns - self.baseline(returns, values)
@@ -100,6 +101,7 @@ class PlainTraining:
         self.optimizer.step()
 
     def baseline(self, returns: Tensor, values: Tensor | None) -> Tensor:
+        """Return what is subtracted from the returns: the critic's ``values``, the mean return of the batch, or 0."""
         if values is not None:
             return values.detach()
         return returns.mean() if self.config.baseline == "batch_mean" else torch.zeros(())

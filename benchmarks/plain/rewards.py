@@ -39,11 +39,13 @@ class QLearning:
 
     @torch.no_grad()
     def phi(self, cell: int) -> float:
+        """Return the potential of a cell."""
         return float(self.network(self.one_hot[cell]))
 
     def best(self, cell: int) -> int:
-        row = self.table[cell]
-        return row.index(max(row))
+        """Return the greedy action in a cell."""
+        values = self.table[cell]
+        return values.index(max(values))
 
     def train(self, episodes: int, solved: float, window: int) -> int:
         """Train until ``window`` latest tests reach ``solved`` on average, or for ``episodes``. Return the steps."""
@@ -65,6 +67,7 @@ class QLearning:
         return steps
 
     def test(self) -> float:
+        """Return the return of a greedy episode."""
         cell, total = START, 0.0
         for _ in range(LIMIT):
             cell, reward, done = walk(cell, self.best(cell))
@@ -74,8 +77,9 @@ class QLearning:
         return total
 
 
-class Rewarded:
-    """Gymnasium's CartPole with an exclusive potential and the interface of `plain.ddqn.SyntheticEnvironment`."""
+class CartPoleWithPotential:
+    """Gymnasium's CartPole with the interface of `plain.ddqn.SyntheticEnvironment`. The reward is the difference of the
+    potential ``network`` between two states, in place of the task's reward."""
 
     def __init__(self, network: Callable[[Tensor], Tensor], discount: float):
         self.network, self.discount, self.env = network, discount, ddqn.cartpole()
@@ -96,7 +100,7 @@ def cartpole_training(network: nn.Module, seed: int, steps: int, test_every: int
     """Train a plain DDQN on CartPole with the potential ``network``, with greedy tests every ``test_every`` steps."""
     settings = ddqn.PRESETS["recipe"]
     training = ddqn.PlainTraining(settings, seed)
-    training.environment = Rewarded(network, settings.discount)  # type: ignore[assignment]  # of the same methods
+    training.environment = CartPoleWithPotential(network, settings.discount)  # type: ignore[assignment]  # same methods
     training.obs = training.environment.reset()
     real: gym.Env = ddqn.cartpole()
     for _ in range(steps // test_every):

@@ -44,10 +44,9 @@ class BehaviorPolicy(nn.Module):
         return self.output_fc(self.state_fc(obs) * self.command_fc(command * self.scale))
 
     def take_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the weights of member 0 from `models.layers.Network.named_weights`."""
-        self.load_state_dict(
-            {name: values[0].T if values.dim() == 3 else values[0] for name, values in weights.items()}
-        )
+        """Copy the weights of member 0 of the project's network, from `models.layers.Network.named_weights`."""
+        first_member = {name: values[0] for name, values in weights.items()}
+        self.load_state_dict({name: value.T if value.dim() == 2 else value for name, value in first_member.items()})
 
 
 class SortedSteps(Dataset):
@@ -63,6 +62,7 @@ class SortedSteps(Dataset):
         return {name: torch.as_tensor(values[i]) for name, values in self.fields.items()}
 
     def add(self, episode: Episode) -> None:
+        """Insert an episode before all episodes with lower returns."""
         if not self.fields:
             self.fields = episode
             return
@@ -87,8 +87,9 @@ class PlainLoop:
         self.random = np.random.default_rng(0)
 
     def updates(self, count: int) -> None:
-        draws = RandomSampler(self.memory, replacement=True, num_samples=count * BATCH)
-        for batch in DataLoader(self.memory, batch_sampler=BatchSampler(draws, BATCH, drop_last=False)):
+        """Make ``count`` updates of the policy, each from a batch of random steps."""
+        sampler = RandomSampler(self.memory, replacement=True, num_samples=count * BATCH)
+        for batch in DataLoader(self.memory, batch_sampler=BatchSampler(sampler, BATCH, drop_last=False)):
             logits = self.policy(batch["obs"], torch.stack([batch["rtg"], batch["horizon"]], dim=1))
             loss = F.cross_entropy(logits, batch["action"])
             self.optimizer.zero_grad()
@@ -106,38 +107,30 @@ class PlainLoop:
 
     @torch.no_grad()
     def _episode(self, mean: float, spread: float, horizon: float) -> Episode:
+        """Play an episode. The commanded return is uniform between ``mean`` and ``mean + spread``, and the command
+        changes with each step: the return by the reward, the horizon by 1."""
         desired_return = min(self.random.uniform(mean, mean + spread), MAX_RETURN)
-        observations, next_observations, acts, rewards, done = [], [], [], [], False
+        observations, next_observations, actions, rewards, done = [], [], [], [], False
         obs, _ = self.env.reset(seed=int(self.random.integers(2**31)))
         while not done:
-            logits = self.policy(
-                torch.as_tensor(obs).unsqueeze(0), torch.tensor([[desired_return, horizon]], dtype=torch.float32)
-            )
-            act = int(torch.distributions.Categorical(logits=logits).sample())
+            command = torch.tensor([[desired_return, horizon]], dtype=torch.float32)
+            logits = self.policy(torch.as_tensor(obs).unsqueeze(0), command)
+            action = int(torch.distributions.Categorical(logits=logits).sample())
             observations.append(obs)
-            obs, reward, terminated, truncated, _ = self.env.step(act)
+            obs, reward, terminated, truncated, _ = self.env.step(action)
             next_observations.append(obs)
-            acts.append(act)
+            actions.append(action)
             rewards.append(float(reward))
-            desired_return, horizon, done = (
-                min(desired_return - rewards[-1], MAX_RETURN),
-                max(horizon - 1, 1),
-                terminated or truncated,
-            )
-        return episode_of(
-            np.stack(observations), np.stack(next_observations), np.array(acts), np.array(rewards, np.float32)
-        )
-
-
-def episode_of(obs: np.ndarray, next_obs: np.ndarray, acts: np.ndarray, rewards: np.ndarray) -> Episode:
-    """Return the stored arrays of an episode of T steps, each ``[T, ...]``."""
-    steps = len(acts)
-    return {
-        "obs": obs,
-        "obs2": next_obs,
-        "action": acts,
-        "rtg": np.cumsum(rewards[::-1], dtype=np.float32)[::-1].copy(),
-        "cum_rew": np.full(steps, rewards.sum(), np.float32),
-        "horizon": np.arange(steps, 0, -1, dtype=np.float32),
-        "rollout_length": np.full(steps, steps, np.float32),
-    }
+            desired_return = min(desired_return - rewards[-1], MAX_RETURN)
+            horizon = max(horizon - 1, 1)
+            done = terminated or truncated
+        steps, reward_array = len(actions), np.array(rewards, np.float32)
+        return {  # arrays [T, ...] of an episode of T steps
+            "obs": np.stack(observations),
+            "obs2": np.stack(next_observations),
+            "action": np.array(actions),
+            "rtg": np.cumsum(reward_array[::-1], dtype=np.float32)[::-1].copy(),
+            "cum_rew": np.full(steps, reward_array.sum(), np.float32),
+            "horizon": np.arange(steps, 0, -1, dtype=np.float32),
+            "rollout_length": np.full(steps, steps, np.float32),
+        }

@@ -25,15 +25,16 @@ def is_episode_return(tag: str) -> bool:
 
 
 def finish_panel(axis: Any, tag: str, log: bool) -> None:
-    """Set the labels of a panel of curves, whose tag decides between the steps of a run and of a search. Steps are
-    abbreviated, such as ``10k``. Losses and, with ``log``, returns have a logarithmic axis as in `scale`."""
+    """Set the axis labels of a panel with the curves of a ``tag``, and format its axes with `scale`. Losses have a
+    logarithmic axis, and with ``log`` also returns."""
     label = TAGS[tag].axis or (RETURN_LABEL if TAGS[tag].kind == "return" else "loss")
     axis.set(xlabel=SEARCH_STEPS_LABEL if is_search([tag]) else STEPS_LABEL, ylabel=label)
     scale(axis, log or label == "loss")
 
 
 def scale(axis: Any, log: bool = False) -> None:
-    """Format steps with k and M. With ``log``, make the y axis logarithmic if positive values span a factor of 30."""
+    """Abbreviate the steps on the x axis, such as ``10k``. With ``log``, make the y axis logarithmic if all values are
+    positive and the largest is more than 30 times the smallest."""
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -57,7 +58,11 @@ class Level(NamedTuple):
     name: str
 
 
-_DASHES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))
+_DASHES: tuple[Any, ...] = (
+    (0, (1, 1.5)),
+    (0, (5, 2)),
+    (0, (8, 2, 1, 2)),
+)  # line styles of the first, second, ... level
 _MAX_DISTANCE = 2.0  # of a level from the panel, in sizes of the panel
 
 

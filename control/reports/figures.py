@@ -7,7 +7,6 @@ import takes half a second, too long for `--help` and errors of flags.
 import contextlib
 import errno
 import hashlib
-import itertools
 import json
 import logging
 import math
@@ -87,8 +86,9 @@ def style_of(run: Any) -> FigureStyle:
 
 
 def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:
-    """Print the table ``text``, call ``draw(target)`` to write its figure, and write the ``numbers`` as JSON beside the
-    figure. Raises SettingError about the ``setting`` if a file cannot be written, before anything is printed."""
+    """Publish a result as text, figure and data: print the table ``text``, call ``draw(target)`` to write the figure,
+    and write the ``numbers`` as JSON beside it. Raises SettingError about the ``setting`` if a file cannot be written,
+    before anything is printed."""
     numbers_path = target.with_suffix(".json")
     check_writable(setting, target, numbers_path)
     print(text)
@@ -148,9 +148,12 @@ def rows(*lengths: int) -> Cells:
     cells, so that no cell is empty: ``rows(1, 2)`` is ``[[0, 0], [1, 2]]``."""
     filled_lengths = [length for length in lengths if length]
     columns = math.lcm(*filled_lengths)
-    first_panels = itertools.accumulate(filled_lengths, initial=0)  # index of the first panel of each row
-    pairs = zip(first_panels, filled_lengths, strict=False)
-    return [[first + column * length // columns for column in range(columns)] for first, length in pairs]
+    cells = []
+    first_panel = 0  # index of the first panel of a row
+    for length in filled_lengths:
+        cells.append([first_panel + column * length // columns for column in range(columns)])
+        first_panel += length
+    return cells
 
 
 def row_lengths(panels: int, max_columns: int = 3) -> list[int]:
@@ -184,10 +187,15 @@ def figure_panels(
     widths: Sequence[float] | None = None,
     heights: Sequence[float] | None = None,
 ) -> Iterator[list[Any]]:
-    """Context manager that yields the axes of a figure with panels in ``cells`` (`rows`), and writes its `figure_files`
-    at the end of the block. ``size`` is the width and height of all panels in inches, without title, legend and note.
-    ``widths`` and ``heights`` are ratios of columns and rows. Panels without data are hidden. All panels without a
-    legend share a legend. A PNG stores the SHA-256 of the file ``numbers_path`` as its metadata ``Numbers``."""
+    """Context manager that makes a figure: it yields the axes of the panels to draw into, and writes the `figure_files`
+    at the end of the block. Panels without data are hidden. All panels without a legend share a legend.
+
+    :param cells: the layout of the panels (`rows`).
+    :param size: width and height of all panels in inches, without title, legend and note.
+    :param numbers_path: file with the numbers of the figure. A PNG stores its SHA-256 as the metadata ``Numbers``.
+    :param widths: ratios of the widths of the columns.
+    :param heights: ratios of the heights of the rows.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -210,7 +218,7 @@ def figure_panels(
 
 
 def _save(figure: Any, target: Path, style: FigureStyle, numbers_path: Path | None) -> None:
-    """Write the `figure_files` of a figure. They have no date, so that equal figures are equal files. A PNG stores the
+    """Write the `figure_files` of a figure, without a date, so that equal figures are equal files. A PNG stores the
     hash of the file ``numbers_path``."""
     metadata: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     if numbers_path:
@@ -225,8 +233,8 @@ def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:
     inches."""
     ratios = axes[0].get_gridspec().get_height_ratios()
     heights = [height * ratios[axis.get_subplotspec().rowspan.start] / sum(ratios) for axis in axes]
-    for number, place in enumerate(figure.add_gridspec(len(axes), height_ratios=heights)):
-        axes[number].set_subplotspec(place)
+    for axis, place in zip(axes, figure.add_gridspec(len(axes), height_ratios=heights), strict=True):
+        axis.set_subplotspec(place)
     # `_frame` adds legend and note a second time. The first text is the title, which `_frame` replaces.
     for artist in [*figure.legends, *figure.texts[1:]]:
         artist.remove()
@@ -243,10 +251,10 @@ def _wrap_words(axes: Sequence[Any]) -> None:
         axis.set_xlabel(textwrap.fill(axis.get_xlabel(), letters))
 
 
-def set_title(axis: Any, words: str, width: float) -> None:
-    """Set the title of a panel, broken into lines that fit ``width`` inches."""
+def set_title(axis: Any, title: str, width: float) -> None:
+    """Set the ``title`` of a panel, broken into lines that fit ``width`` inches."""
     letters = max(12, int(width * _LABEL_LETTERS))
-    axis.set_title(textwrap.fill(words, letters))
+    axis.set_title(textwrap.fill(title, letters))
 
 
 def set_row_labels(axis: Any, labels: Sequence[str]) -> None:

@@ -30,8 +30,8 @@ class Picture(NamedTuple):
 
 
 def render_page(template: str, title: str, description: str, **values: Any) -> str:
-    """Return the HTML of a page with ``title`` and ``description``. Its content is a ``template`` in this folder with
-    ``values``. Sections with headings ``<h2 id=...>`` are listed at the top."""
+    """Return the HTML of a page with ``title`` and ``description``. Its content is the file ``template`` in this
+    folder, which uses the ``values``. Sections with headings ``<h2 id=...>`` are listed at the top."""
     templates = _templates()
     values["content"] = Markup(templates.get_template(template).render(**values))
     values["sections"] = re.findall(r'<h2 id="([^"]*)">([^<]*)', values["content"])
@@ -42,7 +42,7 @@ def render_page(template: str, title: str, description: str, **values: Any) -> s
 
 @functools.cache
 def _templates() -> Environment:
-    """Return the templates in this folder, with the filters ``data_url``, ``poster``, ``with_code`` and ``words``."""
+    """Return the templates in this folder, with their filters: functions such as ``{{ path|data_url }}`` in HTML."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -27,8 +27,8 @@ _MEANINGS = {
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
-    """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` is the command line
-    that repeats the run, which the page shows."""
+    """Write the page about the ``results`` (stage -> its results) into ``folder``, and return its path. ``game`` is the
+    environment. ``command`` is the command line that repeats the run, which the page shows."""
     drawing = None
     if "exam" in results:
         _draw(folder / FIGURE, results)
@@ -97,11 +97,12 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
-    labels = {"learned": "race: learned reward", "task": "race: task's reward"}
-    for (reward, label), colour, dashes in zip(labels.items(), figures.COLOURS[2:], ("-", "--"), strict=False):
-        curves = np.array(race["arms"][reward]["curves"])  # [N, T]
+    """Draw the learning curves of the agents of the ``race`` (results of this stage) with both rewards."""
+    styles = (("learned", "race: learned reward", "-"), ("task", "race: task's reward", "--"))
+    for (reward, label, line_style), colour in zip(styles, figures.COLOURS[2:], strict=False):
+        curves = np.array(race["arms"][reward]["curves"])  # returns of N agents in T tests, [N, T]
         steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
-        axis.plot(steps, np.median(curves, 0), color=colour, linestyle=dashes, label=label)
+        axis.plot(steps, np.median(curves, 0), color=colour, linestyle=line_style, label=label)
         axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     goal_label = f"race: {100 * GOOD_FRACTION:.0f} % of the way to teacher"
     axis.axhline(race["solved"], color=figures.GREY, linewidth=0.8, linestyle=":", label=goal_label)

@@ -4,7 +4,7 @@ A sweep commands C returns in E episodes of each of M seeds. A command is inside
 largest training return of the seed. Commands outside of this range require extrapolation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
     extended by a quarter at each end. ``low [M]`` and ``high [M]`` are the smallest and the largest training return of
     each seed."""
     lowest, highest = float(np.min(low)), float(np.max(high))
-    size = highest - lowest
-    if size == 0:  # all training returns are equal
-        size = max(1.0, abs(highest))
-    return np.linspace(lowest - MARGIN * size, highest + MARGIN * size, COMMANDS)
+    width = highest - lowest
+    if width == 0:  # all training returns are equal
+        width = max(1.0, abs(highest))
+    return np.linspace(lowest - MARGIN * width, highest + MARGIN * width, COMMANDS)
 
 
 def slope(commands: Array, returns: Array) -> float:
@@ -56,21 +56,23 @@ def slope(commands: Array, returns: Array) -> float:
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
     """Return Spearman's rank correlation of N pairs of a command and an obtained return. Equal numbers get the mean of
     their ranks. The correlation is 0 if all commands or all returns are equal."""
-    columns = [torch.as_tensor(np.asarray(values, dtype=np.float64)) for values in (commanded, returns)]
-    command_ranks, return_ranks = (centred_ranks(column).numpy() for column in columns)  # minus their means, [N]
+    # Ranks minus their means, [N].
+    command_ranks = centred_ranks(torch.as_tensor(np.asarray(commanded, dtype=np.float64))).numpy()
+    return_ranks = centred_ranks(torch.as_tensor(np.asarray(returns, dtype=np.float64))).numpy()
     scale = float(np.sqrt((command_ranks @ command_ranks) * (return_ranks @ return_ranks)))
     return float(command_ranks @ return_ranks) / scale if scale else 0.0
 
 
-_STATISTICS: dict[str, Callable[[Array, Array], float]] = {
-    "slope": slope,
-    "rho": rank_correlation,
-    "mae": lambda commands, returns: float(np.abs(returns - commands).mean()),
-}
+def _mean_absolute_error(commands: Array, returns: Array) -> float:
+    return float(np.abs(returns - commands).mean())
+
+
+_STATISTICS = {"slope": slope, "rho": rank_correlation, "mae": _mean_absolute_error}
 
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
-    """Compute statistics of the returns of a sweep, as data for JSON.
+    """Measure how well agents obey commanded returns, inside and outside of the range of their training returns. Return
+    the statistics of a sweep as data for JSON.
 
     :param commanded: the commanded returns ``[C]``.
     :param returns: the obtained returns ``[M, C, E]`` of M seeds in E episodes under each command.
@@ -111,14 +113,16 @@ def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
     e begins in the same state under all commands, so a statistic is computed for each e, and averaged over seeds and
     episodes. Bootstraps are over seeds or, with fewer than three seeds, over episodes.
     """
-    region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * returns.shape[2]}
-    num_commands = mask.sum(1)  # number of commands of each seed, [M]
-    if num_commands.min() < 2:
+    num_episodes = returns.shape[2]
+    region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * num_episodes}
+    if mask.sum(1).min() < 2:  # number of commands of a seed
         return region | dict.fromkeys(NAMES)
-    # For each seed, its K commands in the region, [K], and the returns under these commands, [E, K].
-    pairs = [(commands[row], seed_returns[row].T) for row, seed_returns in zip(mask, returns, strict=True)]
     for name, statistic in _STATISTICS.items():
-        estimates = np.array([[statistic(x, y) for y in seed_returns] for x, seed_returns in pairs])  # [M, E]
+        estimates = np.empty((len(returns), num_episodes))  # [M, E]
+        for seed, seed_mask in enumerate(mask):
+            seed_returns = returns[seed][seed_mask]  # under the K commands in the region, [K, E]
+            for episode in range(num_episodes):
+                estimates[seed, episode] = statistic(commands[seed_mask], seed_returns[:, episode])
         region[name] = {"value": float(estimates.mean()), "interval": _interval(estimates)}
     return region
 

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -60,34 +60,28 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
 
 
 def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path], target: Path) -> str:
-    """Return the HTML of the page. ``figure`` is of the same groups. ``run_dirs`` and ``target`` are for the last
-    lines, the commands that make the page."""
-    folders = {}  # with the names of runs
+    """Return the HTML of the page of ``groups``. ``figure`` has their curves. ``run_dirs`` and ``target`` are for the
+    last lines of the page, the commands that make it again."""
+    run_names = {}  # names on the page, by folder
     for group in groups:
         for folder in group.folders:
-            folders[folder] = folder.name if len(groups) == 1 else f"{group.label}, {folder.name}"
-    films = [(path, text, label) for folder, label in folders.items() for path, text in folder.films]
+            run_names[folder] = folder.name if len(groups) == 1 else f"{group.label}, {folder.name}"
+    films = [(path, caption, name) for folder, name in run_names.items() for path, caption in folder.films]
+    learned = {name: list(_pictures(folder)) for folder, name in run_names.items()}
+    commands = {group.label: _commands(group) for group in groups}
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
     tuning_folder = _tuning_folder(groups)
     title = _title(groups, "Search of hyperparameters: " if tuning_folder else "")
+    ranked_groups = list(groups)
     if tuning_folder:  # the best trial is first
         numbers = [row["trial"] for row in trials_in(tuning_folder)]
-        ranked_groups = sorted(groups, key=lambda group: numbers.index(group.folders[0].trial["trial"]))
-    else:
-        ranked_groups = list(groups)
-    learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
-    pages = dict.fromkeys(folder.learn_page for folder in folders)  # of `--learn`, whose teachers the runs trained
-    learn_pages = [page for page in pages if page and page.is_file()]
+        ranked_groups.sort(key=lambda group: numbers.index(group.folders[0].trial["trial"]))
+    # Pages of `--learn`: those whose teachers the runs trained, and others in the same folders.
+    teacher_pages = dict.fromkeys(folder.learn_page for folder in run_names)
+    learn_pages = [page for page in teacher_pages if page and page.is_file()]
     result_pages = [file.with_name(PAGE) for folder in run_dirs for file in sorted(folder.rglob(RESULTS))]
     other_pages = [page for page in dict.fromkeys(result_pages) if page.is_file() and page.resolve() not in learn_pages]
-    held_out = []
-    for group in groups:
-        # With several groups, the table of results has mean and IQM of a search with one seed.
-        repeated = ("mean", IQM) if len(groups) > 1 and len(group.folders) == 1 else ()
-        for folder in [folder for folder in group.folders if folder.held_out]:
-            texts = {name: text for name, text in folder.held_out.items() if name not in repeated}
-            held_out.append({"run": folders[folder]} | texts | {"steps of the search": group.steps})
     return render_page(
         "page.html.j2",
         title,
@@ -96,19 +90,32 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
         learn_pages=_links(learn_pages, target),
         other_pages=_links(other_pages, target),
         results=_results_table(ranked_groups) if len(groups) > 1 else None,
-        held_out=Table.of_rows(held_out, "Returns of new agents that trained on the winner") if held_out else None,
+        held_out=_held_out_table(groups, run_names),
         notes=_notes(groups),
         seed_tables=_seed_tables(groups),
         with_seeds=len(groups) > 1 and any(len(group.runs) > 1 for group in groups),
         figures=_page_figures(figure, title),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
-        learned={label: pictures for label, pictures in learned.items() if pictures},
+        learned={name: pictures for name, pictures in learned.items() if pictures},
         settings=_settings_tables(groups),
         versions=_versions_table(groups),
-        commands={group.label: lines for group in groups if (lines := _commands(group))},
+        commands={label: lines for label, lines in commands.items() if lines},
         page_commands=[command, f"python trainer.py --plot {paths}"],
     )
+
+
+def _held_out_table(groups: Sequence[ReportGroup], run_names: Mapping[RunFolder, str]) -> Table | None:
+    """Return the table of the held-out evaluations of searches, None if there are none."""
+    rows = []
+    for group in groups:
+        # With several groups, the table of results has mean and IQM of a search with one seed.
+        omitted = ("mean", IQM) if len(groups) > 1 and len(group.folders) == 1 else ()
+        for folder in group.folders:
+            if folder.held_out:
+                texts = {heading: text for heading, text in folder.held_out.items() if heading not in omitted}
+                rows.append({"run": run_names[folder]} | texts | {"steps of the search": group.steps})
+    return Table.of_rows(rows, "Returns of new agents that trained on the winner") if rows else None
 
 
 def _links(pages: Sequence[Path], target: Path) -> list[str]:
@@ -171,22 +178,20 @@ def _conclusion(groups: Sequence[ReportGroup], tuning_folder: Path | None) -> tu
         sentences.insert(0, f"Solved by {count} of {len(judged)} groups.")
     if len(groups) == 1 and judged[0].checkpoint_sentence:
         sentences.append(judged[0].checkpoint_sentence)
-    searches = [(group.label, folder.scores) for group in judged for folder in group.folders]
-    searches = [(label, scores) for label, scores in searches if scores.get("verdict")]
-    for label, scores in searches:
-        # The sentence about the group, if there is one, also says that it is not solved.
-        verdict = scores["verdict"].removeprefix(NOT_SOLVED if len(judged) <= _MAX_NAMED else "")
-        sentences.append(verdict if len(judged) == 1 else f"{label}: {verdict}")
+    some_searches_failed = False
+    for group in judged:
+        for scores in [folder.scores for folder in group.folders if folder.scores.get("verdict")]:
+            # The sentence about the group, if there is one, also says that it is not solved.
+            verdict = scores["verdict"].removeprefix(NOT_SOLVED if len(judged) <= _MAX_NAMED else "")
+            sentences.append(verdict if len(judged) == 1 else f"{group.label}: {verdict}")
+            some_searches_failed |= not scores["passed"]
     labels_with_state = [group.label for group in judged[:_MAX_NAMED] if group.sentence_has_state]
-    unfinished = [
-        f"{group.label}, {name}, {text}"
-        for group in groups
-        if group.label not in labels_with_state
-        for name, text in group.unfinished.items()
-    ]
-    if unfinished:
-        sentences.append(f"Not finished: {'; '.join(unfinished)}.")
-    some_searches_failed = any(not scores["passed"] for _, scores in searches)
+    states = []  # of runs that have not finished
+    for group in groups:
+        if group.label not in labels_with_state:
+            states += [f"{group.label}, {name}, {state}" for name, state in group.unfinished.items()]
+    if states:
+        sentences.append(f"Not finished: {'; '.join(states)}.")
     if some_searches_failed or (verdicts == {"not solved"} and not any(group.unfinished for group in groups)):
         return sentences, False
     return sentences, True if verdicts == {"solved"} else None
@@ -199,8 +204,8 @@ def _tuning_sentences(folder: Path) -> list[str]:
     score = float(best["score"] or "nan")
     if math.isnan(score):
         return [f"None of {len(trials)} trials has a score."]
-    names = [*best]
-    hyperparameters = names[names.index("best_epoch") + 1 : names.index("checkpoint")]
+    columns = list(best)
+    hyperparameters = columns[columns.index("best_epoch") + 1 : columns.index("checkpoint")]
     values = ", ".join(f"{name} {best[name]}" for name in hyperparameters if best[name])
     sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {number_text(score)}."]
     sentences.append(f"Its settings: {values}.")
@@ -210,6 +215,7 @@ def _tuning_sentences(folder: Path) -> list[str]:
 
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
+    """Return sentences that explain the columns of the tables of results."""
     shown_tags = [tag for group in groups for tag in group.summary["over_seeds"]]
     if len(groups) > 1:  # the table of results has the tag of each result
         shown_tags = [group.tag for group in groups if group.tag] + shown_tags
@@ -249,13 +255,13 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         iqm = with_interval(group.result["iqm"], group.result["iqm_interval"])
     elif len(group.runs) == 1:  # of a search: over the agents of its held-out evaluation
         iqm = group.folders[0].held_out.get(IQM, "-")
+    state = next(iter(group.unfinished.values()), "-").partition(" after")[0]  # such as "interrupted"
     return {
         "run": group.label,
         "mean": number_text(group.result["mean"]) if group.tag else "-",
         IQM: iqm,
         "verdict": group.verdict or "-",
-        "state": group.folders[0].trial.get("status")
-        or next(iter(group.unfinished.values()), "-").partition(" after")[0],
+        "state": group.folders[0].trial.get("status") or state,
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
         "evaluation": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
@@ -267,14 +273,15 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
 
 
 def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
+    """Return the table of the returns of the seeds (`tables.seed_table`) of each group, with an additional column."""
     seed_tables = []
     for group in groups:
-        header, *rows = tables.seed_table(group.summary).rows
-        cells = [dict(zip(header, row, strict=True)) for row in rows]
-        for seed_cells, run in zip(cells, group.runs, strict=False):  # the last rows are statistics of all seeds
-            seed_cells["solved at step"] = group.solved_at([run])
+        headings, *text_rows = tables.seed_table(group.summary).rows
+        rows = [dict(zip(headings, texts, strict=True)) for texts in text_rows]
+        for row, run in zip(rows, group.runs, strict=False):  # the last rows are statistics of all seeds
+            row["solved at step"] = group.solved_at([run])
         caption = "Returns of the seeds" if len(groups) == 1 else f"Returns of the seeds of {group.label}"
-        seed_tables.append(Table.of_rows(cells, caption))
+        seed_tables.append(Table.of_rows(rows, caption))
     return seed_tables
 
 
@@ -292,6 +299,7 @@ def _page_figures(figure: Figure, page_title: str) -> list[Picture]:
 
 
 def _pictures(folder: RunFolder) -> Iterator[Picture]:
+    """Yield the figures of a learned environment or reward in a run folder."""
     for stem, title in _PICTURES.items():
         if path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
             narrow = folder.file(f"{stem}_narrow.svg")
@@ -317,11 +325,13 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
     The first table is None if no setting is changed. A default is unknown if the settings are from another program or
     version."""
     folders = [folder for group in groups for folder in group.folders]
-    # Setting -> its flag in each folder. There are several, because environments may have different defaults.
+    # Setting -> its flag (default and help) in each folder. Environments may have different defaults.
     flags_by_name: dict[str, list[Flag]] = {}
-    for settings, texts in [(folder.settings, folder.setting_texts) for folder in folders if folder.settings]:
-        for name, flag in flags_for_values(settings.run.implementation, settings.run.gamename, texts).items():
-            flags_by_name.setdefault(name, []).append(flag)
+    for folder in folders:
+        if folder.settings is not None:
+            run = folder.settings.run
+            for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
+                flags_by_name.setdefault(name, []).append(flag)
     labels = [group.label for group in groups] if len(groups) > 1 else ["value"]
     rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
     for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
@@ -333,8 +343,8 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
         meaning = SOURCES.sub("", flags[0].meta["help"]) if flags else "-"
         rows.append([name, *values, " / ".join(defaults) or "-", meaning])
         is_default = not flags or set(values) <= defaults.keys()  # also True if the default is unknown
-        affects_results = all(flag.meta["outcome"] for flag in flags)
-        if name not in _NAMED and affects_results and (len(set(values)) > 1 or not is_default):
+        is_changed = len(set(values)) > 1 or not is_default
+        if name not in _NAMED and is_changed and all(flag.meta["outcome"] for flag in flags):
             changed_rows.append(rows[-1])
     changed = Table([rows[0], *changed_rows], "Not the default, or different between the runs")
     return changed if changed_rows else None, Table(rows, "All")

@@ -179,6 +179,7 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path | 
 
 
 def figure_of(groups: Sequence[Group]) -> Figure:
+    """Return the content of a figure of groups of runs, with their curves and scores."""
     labels, title = distinct_labels([group.names for group in groups])
     summary = {}
     for label, group in zip(labels, groups, strict=True):
@@ -269,16 +270,21 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers_path: Path | 
     must have data. The first figure is the file ``target``; the names of the others end in ``_losses`` and ``_scores``.
     If the figures are drawn again from the JSON file ``numbers_path``, a PNG stores its hash.
     """
-    kinds: tuple[Kind, ...] = ("return", "loss")
-    returns, losses = ([_panels(game, arms, kind) for game, arms in figure.arms_by_game.items()] for kind in kinds)
+    # Lists of panels, one list for each environment.
+    panels = {
+        "returns": [_panels(game, arms, "return") for game, arms in figure.arms_by_game.items()],
+        "losses": [_panels(game, arms, "loss") for game, arms in figure.arms_by_game.items()],
+    }
     if len(figure.arms_by_game) == 1:
-        returns, losses = returns + losses, []
-    panels_by_figure = {name: panels for name, panels in (("returns", returns), ("losses", losses)) if any(panels)}
+        panels = {"returns": panels["returns"] + panels["losses"]}
     tag, tasks = figure.comparison  # scores by environment and algorithm; empty if there is nothing to compare
-    first, *other_names = [*panels_by_figure, *(["scores"] if tasks else [])]
-    targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in other_names}
-    for name, panel_lists in panels_by_figure.items():
-        _draw_panels(targets[name], figure, panel_lists, style, numbers_path)
+    names = [name for name, panel_lists in panels.items() if any(panel_lists)]
+    if tasks:
+        names.append("scores")
+    targets = {name: target.with_stem(f"{target.stem}_{name}") for name in names} | {names[0]: target}
+    for name, panel_lists in panels.items():
+        if name in names:
+            _draw_panels(targets[name], figure, panel_lists, style, numbers_path)
     if tasks:
         title = figure.heading([arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})])
         # Short names of other tags, such as "reward rate", need no addition.
@@ -306,16 +312,17 @@ def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
     panels: dict[tuple[str, ...], Panel] = {}  # by tag and, for losses, family
     for tag in shown_tags(logged_tags, common_tags):  # without noisier tags of the same quantity
         for arm in [arm for arm in arms if tag in arm.curves]:
-            families = [family(name).package for name in arm.names if name in implementations()]
-            key = (tag, *families[:1]) if kind == "loss" else (tag,)
-            panels.setdefault(key, Panel(game, tag, arms=[])).arms.append(arm)
+            key = [tag]
+            if kind == "loss":
+                key += [family(name).package for name in arm.names if name in implementations()][:1]
+            panels.setdefault(tuple(key), Panel(game, tag, arms=[])).arms.append(arm)
     return list(panels.values())
 
 
 def _draw_panels(
     target: Path, figure: Figure, panel_lists: Sequence[Sequence[Panel]], style: FigureStyle, numbers: Path | None
 ) -> None:
-    """Draw a figure with the panels of each list in separate rows, of three at most."""
+    """Draw a figure of curves. The panels of each list are in separate rows, of three at most."""
     panels = [panel for panel_list in panel_lists for panel in panel_list]
     arms = [arm for panel in panels for arm in panel.arms]
     row_lengths = [length for panel_list in panel_lists for length in figures.row_lengths(len(panel_list))]
@@ -336,12 +343,14 @@ def _draw_panels(
                 panel_title += f" of {', '.join(arm.label for arm in panel.arms)}"
             figures.set_title(axis, panel_title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
+        # Panels of returns in the same environment share limits. Their x axes differ if some count the steps of an
+        # agent, and others, of searches, the steps of all agents.
         for game, game_levels in figure.levels.items():
-            axes_by_label: dict[str, list[Any]] = {}  # by label of the x axis: searches count the steps of all agents
+            return_axes = []
             for axis, panel in zip(axes, panels, strict=True):
                 if panel.game == game and curves.is_episode_return(panel.tag):
                     curves.draw_levels(axis, game_levels)
-                    axes_by_label.setdefault(axis.get_xlabel(), []).append(axis)
-            curves.share_limits([axis for same_axes in axes_by_label.values() for axis in same_axes])
-            for same_axes in axes_by_label.values():
-                curves.share_limits(same_axes, "x")
+                    return_axes.append(axis)
+            curves.share_limits(return_axes)
+            for label in {axis.get_xlabel() for axis in return_axes}:
+                curves.share_limits([axis for axis in return_axes if axis.get_xlabel() == label], "x")

@@ -64,11 +64,15 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``reward.png`` in ``folder``, and return its path. It shows the output of the reward network phi. For a map,
-    these are the outputs and the best moves in each cell, for games in `SLICES` the outputs on planes through the
-    states, and for other games a histogram of the outputs in random play. If the info of a step is an input of the
-    network, or if it has no input (mode 0), the figure shows its weights instead. It is also written as SVG, for pages
-    in HTML."""
+    """Draw ``reward.png`` in ``folder`` with the output of a reward network, the ``proxy``. Return the path. The figure
+    is also written as SVG, for pages in HTML. It depends on the game:
+
+    - grid worlds: the outputs and the best moves in each cell;
+    - games in `SLICES`: the outputs on planes through the states;
+    - other games: a histogram of the outputs in random play.
+
+    If the network has no input of states, or Gymnasium's info of a step as an input, its weights are drawn instead.
+    """
     networks: Any = proxy.networks
     game = proxy.game
     phi = networks.with_weights(proxy.parameters[None])

@@ -1,4 +1,8 @@
-"""Run folders and groups of runs, as the page of `--report` shows them: settings, films, results and their verdicts."""
+"""Run folders and groups of runs, as the page of `--report` shows them: settings, films, results and their verdicts.
+
+A run trains agents, or it is a search, which evolves a learned environment or reward. The winner of a search is judged
+by its held-out evaluation: the returns on the real environment of new agents that trained on the winner.
+"""
 
 import contextlib
 import csv
@@ -41,14 +45,16 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def trials_in(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of results.csv, the table of trials in the folder of a search of hyperparameters,
-    best first. Empty if the table is missing, damaged or of another program."""
-    with contextlib.suppress(OSError, ValueError, csv.Error), open(folder / "results.csv", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row.keys() >= _TRIAL_COLUMNS and None not in row.values()]
+    """Return the rows of results.csv, the table of trials in the folder of a search of hyperparameters, best first.
+    Empty if the table is missing, damaged or of another program."""
+    try:
+        with open(folder / "results.csv", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row.keys() >= _TRIAL_COLUMNS and None not in row.values()]
         for row in rows:
-            float(row["score"] or "nan")  # raises ValueError
-        return rows
-    return []
+            float(row["score"] or "nan")  # raises ValueError for a damaged score; failed trials have none
+    except (OSError, ValueError, csv.Error):
+        return []
+    return rows
 
 
 @dataclass(eq=False)
@@ -60,8 +66,8 @@ class RunFolder:
 
     @functools.cache  # noqa: B019  # a page has few folders, and warnings are printed once
     def file(self, *names: str) -> Path | None:
-        """Return the path of a file in the folder, None if it does not exist. ``names`` are its folders and its name.
-        Print a warning for anything but a regular file inside the folder, such as a link out of it."""
+        """Return the path of a file in the folder, None if it does not exist. ``names`` are the parts of the path, such
+        as ``("videos", "final.mp4")``. Warn about anything but a regular file, such as a link out of the folder."""
         path = self.path.joinpath(*names)
         if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
@@ -80,9 +86,9 @@ class RunFolder:
 
     @cached_property
     def setting_texts(self) -> dict[str, str]:
-        """Values of the settings in config.yaml that have an effect (of all, if the file is of another version) as
-        texts by name, such as ``{"lr": "0.001"}``. The setting ``command``, a mapping, becomes a setting
-        ``command.PART`` for each of its parts."""
+        """Settings in config.yaml as texts, such as ``{"lr": "0.001"}``, without settings that have no effect; that is
+        unknown for a file of another version. A mapping, the setting ``command``, becomes a setting for each of its
+        values, such as ``command.return``."""
         values: dict[str, Any] = {}
         if self.settings is not None:
             # `explicit_names` are the names in config.yaml. A setting that it omits has no effect in this environment.
@@ -100,20 +106,25 @@ class RunFolder:
 
     @property
     def films(self) -> list[tuple[Path, str]]:
-        """Films of the end and of evaluations, and the last film during training. The caption of a film has its kind,
-        the seed and, if they are stored beside the film, the returns."""
+        """Films and their captions: the trained agent, evaluations, and the last film during training. A caption has
+        the text that is stored beside the film (seed and returns), or else the seed."""
         videos = self.path / "videos"
         paths = [*videos.glob("final.mp4"), *sorted(videos.glob("eval_*.mp4"))]
         paths += sorted(videos.glob("epoch_*.mp4"))[-1:]
         films = []
-        for path in [path for path in paths if self.file("videos", path.name)]:
-            kind, _, number = path.stem.partition("_")
-            epoch = number.partition("_")[0].lstrip("0")  # the name of a film during training is epoch_0010_0
-            kinds = {"final": "The trained agent", "eval": "Evaluation", "epoch": f"Training, epoch {epoch}"}
-            caption = self.file("videos", f"{path.stem}.txt")
-            # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
-            text = caption.read_text("utf-8", "replace").strip() if caption else self.name.partition("-")[0]
-            films.append((path, f"{kinds[kind]}: {text}"))
+        for path in paths:
+            if self.file("videos", path.name) is None:
+                continue
+            if path.stem == "final":
+                title = "The trained agent"
+            elif path.stem.startswith("eval_"):
+                title = "Evaluation"
+            else:  # such as epoch_0010_0
+                title = f"Training, epoch {path.stem.split('_')[1].lstrip('0')}"
+            text = self.name.partition("-")[0]  # a film shows the first seed: ``seed 25`` of the run ``seed 25-29``
+            if text_file := self.file("videos", f"{path.stem}.txt"):
+                text = text_file.read_text("utf-8", "replace").strip()
+            films.append((path, f"{title}: {text}"))
         return films
 
     @cached_property
@@ -129,7 +140,8 @@ class RunFolder:
 
     @cached_property
     def held_out(self) -> dict[str, str]:
-        """Numbers in `scores` as texts by their headings in tables. Missing ones are left out."""
+        """Numbers of the held-out evaluation as texts by their headings in tables, such as ``{"mean": "487.3"}``.
+        Missing ones are left out."""
         numbers = {name: value for name, value in self.scores.items() if isinstance(value, int | float)}
         texts = {heading: to_text(numbers[name]) for name, (heading, to_text) in _HELD_OUT.items() if name in numbers}
         if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
@@ -138,10 +150,12 @@ class RunFolder:
 
     @cached_property
     def trial(self) -> dict[str, str]:
-        """Row of a trial of `--use_tune` in results.csv, the table of its search. Empty for other runs."""
-        name, _, number = self.path.name.partition("_")
-        rows = trials_in(self.path.parent) if name == "trial" else []
-        return next((row for row in rows if row["trial"] == number), {})
+        """Row of this run in the table of trials (`trials_in`), if it is a trial of `--use_tune`. Otherwise empty."""
+        if self.path.name.startswith("trial_"):
+            for row in trials_in(self.path.parent):
+                if row["trial"] == self.path.name.removeprefix("trial_"):
+                    return row
+        return {}
 
     @property
     def learn_page(self) -> Path | None:
@@ -176,9 +190,10 @@ class ReportGroup(Group):
     def tag(self) -> str:
         """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have. Without one, the
         first other tag that all runs have, or else that some runs have. Empty if no return was logged."""
-        logged_tags = [tag for tag in (*_RESULTS, *self.statistics) if tag in self.statistics]
-        common_tags = [tag for tag in logged_tags if self.statistics[tag]["n"] == len(self.runs)]
-        return next(iter([*common_tags, *self.summary["over_seeds"]]), "")
+        for tag in (*_RESULTS, *self.statistics):
+            if tag in self.statistics and self.statistics[tag]["n"] == len(self.runs):
+                return tag
+        return next(iter(self.summary["over_seeds"]), "")
 
     @cached_property
     def statistics(self) -> dict[str, Any]:
@@ -190,6 +205,7 @@ class ReportGroup(Group):
 
     @property
     def result(self) -> dict[str, Any]:
+        """Statistics over seeds of the result by which the runs are judged (`tag`)."""
         return self.statistics[self.tag]
 
     @cached_property
@@ -237,7 +253,7 @@ class ReportGroup(Group):
     def sentence(self) -> str:
         """The result, and whether it solves the environment, such as ``Solved (475 or more): PPO returns 497.2 at the
         end of training.``"""
-        end = number_text(self.result["mean"])
+        mean = number_text(self.result["mean"])
         if self.sentence_has_state:
             generations, values = self.runs[0].points(self.tag)
             subject = "new agents returned" if self.tag == tags.MEAN_RETURN else "the mean fitness was"
@@ -245,19 +261,19 @@ class ReportGroup(Group):
             return f"{self.label}: {state}; {subject} {number_text(values[-1])} after generation {generations[-1]:.0f}."
         if self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
-            result = f"{agents} new agents that trained on the winner of {self.label} return {end}".strip()
+            clause = f"{agents} new agents that trained on the winner of {self.label} return {mean}".strip()
         elif is_episode_return(self.tag) and not self.is_search:
             seeds = f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
-            result = f"{self.label} returns {end} at the end of training{seeds}"
+            clause = f"{self.label} returns {mean} at the end of training{seeds}"
             steps = self._solved_steps(self.runs)
             if self.verdict == "solved" and len(steps) == len(self.runs):
-                result += f"; first solved at step {range_text(steps)}"
+                clause += f"; first solved at step {range_text(steps)}"
         else:
             title = tags.TAGS[self.tag].title
-            result = f"{title[0].lower()}{title[1:]} of {self.label} at the end: {end}"
+            clause = f"{title[0].lower()}{title[1:]} of {self.label} at the end: {mean}"
         if self.verdict:
-            result = f"{self.verdict} ({self.solved:g} or more): {result}"
-        return f"{result[0].upper()}{result[1:]}."
+            clause = f"{self.verdict} ({self.solved:g} or more): {clause}"
+        return f"{clause[0].upper()}{clause[1:]}."
 
     @cached_property
     def checkpoint_sentence(self) -> str:
@@ -279,32 +295,19 @@ class ReportGroup(Group):
 
     @cached_property
     def unfinished(self) -> dict[str, str]:
-        """For runs that have not finished, according to their settings, the name of the run and a text such as
-        ``interrupted after 3 of 100 generations``. Trials that their search has stopped and runs that may end early
-        because of their returns count as finished, except searches without a solution."""
+        """States of runs that have not finished, by the name of the run, such as ``interrupted after 3 of 100
+        generations``. Runs with unknown settings are left out."""
         texts = {}
         for folder in self.folders:
-            settings = folder.settings
-            if settings is None or folder.learn_page is not None or folder.trial.get("status") == "stopped early":
-                continue
-            # Seeds in one folder train side by side, so the first of them stands for all.
             runs = [run for run in self.runs if run.source.parent == folder.path]
-            run, target = runs[0], settings.run.target_return
-            last_returns = [member.points(tags.GREEDY)[1][-1] for member in runs if member.has(tags.GREEDY)]
-            if target is not None and last_returns and sum(last_returns) / len(last_returns) >= target:
+            settings = folder.settings
+            if settings is None or _has_finished(folder, settings, runs):
                 continue
-            is_search = settings.proxy is not None
-            if getattr(settings.agent, "target_running_mean", 0) or (
-                is_search and _has_ended(run, folder, settings.proxy)
-            ):
-                continue
-            epochs, steps = int(run.columns["epoch"].max()), int(run.columns["env_steps"].max())
-            limits = (settings.epochs, epochs), (settings.total_steps, steps)
-            if all(limit is None or number < limit for limit, number in limits):
-                limit_text = "" if settings.epochs is None else f" of {settings.epochs:,}"
-                state = "still running" if is_locked(folder.path) else "interrupted"
-                unit = "generations" if is_search else "epochs"
-                texts[folder.name] = f"{state} after {epochs:,}{limit_text} {unit}"
+            state = "still running" if is_locked(folder.path) else "interrupted"
+            epochs = int(runs[0].columns["epoch"].max())
+            limit_text = "" if settings.epochs is None else f" of {settings.epochs:,}"
+            unit = "epochs" if settings.proxy is None else "generations"
+            texts[folder.name] = f"{state} after {epochs:,}{limit_text} {unit}"
         return texts
 
     @property
@@ -347,11 +350,28 @@ class ReportGroup(Group):
 
 
 def setting_text(value: Any) -> str:
+    """Return the value of a setting as in a flag, such as ``64,64``."""
     return value if isinstance(value, str) else as_word(value, ",")
 
 
-def _has_ended(run: Run, folder: RunFolder, config: Any) -> bool:
-    """Return whether a search with this ``config`` has a winner, or ended because its mean solves the task."""
-    ends_early = config.quit_when_solved and config.solved_reward is not None
-    returns = run.points(tags.MEAN_RETURN)[1]
-    return bool(folder.scores) or (ends_early and bool((returns >= config.solved_reward).any()))
+def _has_finished(folder: RunFolder, settings: Settings, runs: Sequence[Run]) -> bool:
+    """Return whether the ``runs`` of the seeds in a folder have reached the end that their ``settings`` set. Runs that
+    may end earlier for a reason that their metrics do not show also count as finished."""
+    if folder.learn_page is not None or folder.trial.get("status") == "stopped early":
+        return True
+    if getattr(settings.agent, "target_running_mean", 0):  # the run may have ended because of its running mean
+        return True
+    last_returns = [run.points(tags.GREEDY)[1][-1] for run in runs if run.has(tags.GREEDY)]
+    target = settings.run.target_return
+    if target is not None and last_returns and sum(last_returns) / len(last_returns) >= target:
+        return True
+    columns = runs[0].columns  # seeds in one folder train side by side, so the first stands for all
+    search = settings.proxy
+    if search is not None:
+        returns = runs[0].points(tags.MEAN_RETURN)[1]
+        is_solved = search.solved_reward is not None and bool((returns >= search.solved_reward).any())
+        if folder.scores or (search.quit_when_solved and is_solved):
+            return True
+    if settings.epochs is not None and columns["epoch"].max() >= settings.epochs:
+        return True
+    return settings.total_steps is not None and bool(columns["env_steps"].max() >= settings.total_steps)

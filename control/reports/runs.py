@@ -40,7 +40,7 @@ class Run:
     columns: dict[str, Array]
 
     def points(self, tag: str, x: str = "epoch") -> tuple[Array, Array]:
-        """Return ``(x [K], values [K])``: the K >= 0 finite values of a tag, and the column ``x`` of their rows."""
+        """Return ``(x [K], values [K])``: the K >= 0 logged values of a tag, and their numbers in the column ``x``."""
         values = self.columns.get(tag, np.full(len(self.columns[x]), np.nan))
         is_finite = np.isfinite(values)
         return self.columns[x][is_finite], values[is_finite]
@@ -87,12 +87,11 @@ def read_runs(path: Path) -> list[Run]:
 
 def _sb3_columns(path: Path) -> dict[str, Array]:
     """Read the run of stable-baselines3 in the folder of ``path``, as columns of metrics.csv. The folder has a file of
-    evaluations, and a monitor file for each environment with a row for each episode. Steps are the sum over
+    evaluations, and a monitor file for each environment with a line for each episode. Steps are the sum over
     environments. A number at the end of the folder's name is the seed. Raises SettingError for a damaged file."""
     folder = path.parent.resolve()
     monitor_end, evaluations_name = SB3_FILES
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
-    rows: list[tuple[float, ...]] = []  # steps, training return, mean return of an evaluation
     for file in sorted(folder.glob(f"*{monitor_end}")):
         with _sb3_errors(file):
             complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")  # the last line may be cut off
@@ -101,19 +100,21 @@ def _sb3_columns(path: Path) -> dict[str, Array]:
             # t: seconds since the start; l: length, an integer; r: return.
             for row in csv.DictReader(lines):
                 episodes.append((start + float(row["t"]), float(int(row["l"])), float(row["r"])))
+    results: list[tuple[float, ...]] = []  # steps, training return, mean return of an evaluation
     for file in folder.glob(evaluations_name):
         with _sb3_errors(file), np.load(file) as arrays:
-            pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
-            rows += [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]  # `int` raises for NaN
+            for step, mean in zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True):
+                results.append((float(int(step)), math.nan, float(mean)))  # `int` raises for NaN
     steps = 0.0
     for _, length, episode_return in sorted(episodes):  # by time
         steps += length
-        rows.append((steps, episode_return, math.nan))
-    if not rows:
+        results.append((steps, episode_return, math.nan))
+    if not results:
         raise SettingError(f"{str(path)!r} has no episode and no evaluation yet")
-    env_steps, training_returns, evaluations = np.array(sorted(rows, key=lambda row: row[0])).T
+    results.sort(key=lambda result: result[0])  # by steps
+    env_steps, training_returns, evaluations = np.array(results).T
     number = _NUMBER.search(folder.name)
-    seeds = np.full(len(rows), int(number[1]) if number else 0)
+    seeds = np.full(len(results), int(number[1]) if number else 0)
     # Steps take the place of epochs, so `Run.last` averages over the last tenth of the steps.
     columns = {"epoch": env_steps, "env_steps": env_steps, "seed": seeds}
     return columns | {TRAINING: training_returns, GREEDY: evaluations}
@@ -129,8 +130,8 @@ def _sb3_errors(file: Path) -> Iterator[None]:
 
 
 def _sb3_names(path: Path) -> tuple[str, ...]:
-    """Return the names of a run of stable-baselines3 in the folder of ``path``: the name of the folder above it, and
-    the name of the folder without a number at its end. If ``path`` is a monitor file, the environment precedes them."""
+    """Return the names of a run of stable-baselines3 whose folder ``EXPERIMENT/NAME_SEED`` contains ``path``:
+    (environment, experiment, name), without the environment if ``path`` is not a monitor file."""
     folder = path.parent.resolve()
     names = (folder.parent.name, _NUMBER.sub("", folder.name))
     game = ""
@@ -154,16 +155,19 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     named_folders = {folder for folder in run_folders if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder. If there are fewer parents, several versions of a run are named.
     separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
-    files = [(path, *names_and_version(path)) for path in _metrics_files(run_dirs, setting)]
-    # Named folders are preferred, then higher versions, then newer files.
-    files.sort(key=lambda file: (file[0].parent in named_folders, file[2], file[0].stat().st_mtime), reverse=True)
+    names_of_files: dict[Path, tuple[str, ...]] = {}
+    priorities: dict[Path, tuple[float, ...]] = {}
+    for path in _metrics_files(run_dirs, setting):
+        names, version = names_and_version(path)
+        names_of_files[path] = (*names, path.parent.name) if separate_versions else names
+        # Named folders are preferred, then higher versions, then newer files.
+        priorities[path] = (path.parent in named_folders, version, path.stat().st_mtime)
     groups: dict[tuple[str, ...], Group] = {}
     errors: list[SettingError] = []  # about damaged files
     used_files: dict[tuple[tuple[str, ...], int], Path] = {}  # file of a run, by its names and its seed
     versions: tuple[Path, Path] | None = None  # folders of a run: of the version in use, and of another one
-    for path, names, _ in files:
-        if separate_versions:
-            names += (path.parent.name,)
+    for path in sorted(priorities, key=priorities.__getitem__, reverse=True):
+        names = names_of_files[path]
         try:
             runs = read_runs(path)
         except SettingError as error:
@@ -175,8 +179,8 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
             used_file = used_files.setdefault((names, run.seed), path)
             if used_file == path:  # the first file of this run, which has the highest priority
                 groups.setdefault(names, Group(names, runs=[])).runs.append(run)
-            elif used_file.parent not in named_folders:  # no note about a version that the user chose
-                versions = versions or (used_file.parent, path.parent)  # a note about one run suffices
+            elif used_file.parent not in named_folders and versions is None:  # no note if the user named a version
+                versions = (used_file.parent, path.parent)  # a note about one run suffices
     if not groups and errors:
         raise errors[0]
     if not groups:
@@ -194,8 +198,8 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3. If
-    a folder has other runs, teachers of ``--learn`` are left out. Raises SettingError for a folder without such files.
-    """
+    a folder also has other runs, runs inside the folder of a `--learn` (its teachers) are left out. Raises SettingError
+    for a folder without such files."""
     files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
@@ -205,33 +209,34 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
             sb3_files = [file for ending in reversed(SB3_FILES) for file in sorted(folder.rglob(f"*{ending}"))]
             paths += {file.parent: file for file in sb3_files}.values()
         if not paths:
-            fault = "holds no metrics.csv" if folder.exists() else "is not there"
-            allowed = "run folders, or any folder above them"
-            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
+            problem = "holds no metrics.csv" if folder.exists() else "is not there"
+            raise SettingError(
+                f"{setting} is '{folder}', which {problem}; allowed: run folders, or any folder above them"
+            )
         # Only the folder is resolved: a metrics.csv that is a link to another folder's file belongs to this folder.
         files |= {path.parent.resolve() / path.name: None for path in paths}
     return list(files)
 
 
 def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
-    """Return the names (environment, experiment, implementation) and the version of the run with this metrics.csv, from
-    its path. The environment is from config.yaml if there is one. A trial of a search for hyperparameters has a fourth
-    name. The names of a copied run folder are only its name, and its version is 0."""
+    """Return the names and the version of the run with the metrics.csv ``path``, from the names of the folders around
+    it. For ``cartpole/debug/PPO/seed_0/version_1/metrics.csv``, they are (environment, experiment, implementation)
+    ``("cartpole", "debug", "PPO")`` and 1. The environment is from config.yaml if there is one. A trial of a search for
+    hyperparameters has a fourth name. The names of a copied run folder are only its name, and its version is 0."""
     if path.name.endswith(SB3_FILES):
         return _sb3_names(path), 0
-    _, *parts, _ = path.parts  # without the root and the file
+    folders = list(path.parts[1:-1])  # without the root and the file
     trial: tuple[str, ...] = ()
-    if len(parts) >= 6 and parts[-3] == "tune":  # cartpole/debug/PPO/tune/version_0/trial_1
-        trial = (parts.pop().replace("_", " "),)
-    if len(parts) >= 5:
-        game, experiment, implementation, seed, version = parts[-5:]  # cartpole/debug/PPO/seed_0/version_0
+    if len(folders) >= 6 and folders[-3] == "tune":  # cartpole/debug/PPO/tune/version_0/trial_1
+        trial = (folders.pop().replace("_", " "),)
+    if len(folders) >= 5:
+        game, experiment, implementation, seed, version = folders[-5:]
         if seed.startswith("tune" if trial else "seed_") and version.startswith("version_"):
-            number_text = version.removeprefix("version_")
-            number = int(number_text) if number_text.isdigit() else 0
+            number = version.removeprefix("version_")
             with contextlib.suppress(UserError):  # no config.yaml, or a damaged one: the folder has the game's name
                 settings = read_mapping("plot", str(path.with_name("config.yaml")), "name: value")
                 game = str(settings.get("gamename", game))
-            return (game, experiment, implementation, *trial), number
+            return (game, experiment, implementation, *trial), int(number) if number.isdigit() else 0
     return (path.parent.name,), 0
 
 

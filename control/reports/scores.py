@@ -41,7 +41,8 @@ def improvements(tasks: Mapping[str, Task]) -> Improvements:
     estimates = {}
     total_probability = dict.fromkeys(shared, 0.0)
     for first, second in permutations(shared, 2):
-        first_scores, second_scores = ([task[name] for task in tasks.values()] for name in (first, second))
+        first_scores = [task[first] for task in tasks.values()]
+        second_scores = [task[second] for task in tasks.values()]
         probability, bounds = improvement(first_scores, second_scores)
         estimates[first, second] = {"estimate": probability, "interval": bounds}
         total_probability[first] += probability
@@ -84,20 +85,21 @@ def draw(
     ``game_levels`` (reference levels) by task. The scores have the label ``axis_label``."""
     estimates = improvements(tasks)
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)  # inches; algorithms are rows of a panel
-    # A row with scores and profiles for each task, and a last one with improvements.
-    cells = rows(*[2] * len(tasks), 1 if estimates else 0)
-    heights = [height] * len(tasks) + [0.75 * height] * bool(estimates)
+    lengths, heights = [2] * len(tasks), [height] * len(tasks)  # for each task a row with scores and profiles
+    if estimates:
+        lengths.append(1)
+        heights.append(0.75 * height)
     options: Any = {"title": title, "note": note, "heights": heights}
-    with figure_panels(target, cells, (WIDTH, sum(heights)), style, numbers, **options) as axes:
+    with figure_panels(target, rows(*lengths), (WIDTH, sum(heights)), style, numbers, **options) as axes:
         # A row has the scores of a task, then its profiles. The last axis, of improvements, may remain.
         for (name, task), score_axis, profile_axis in zip(tasks.items(), axes[::2], axes[1::2], strict=False):
             ranked = dict(sorted(task.items(), key=lambda item: -float(np.mean(item[1]))))  # the highest mean first
             _draw_scores(score_axis, ranked, colours)
             _draw_profiles(profile_axis, ranked, colours)
             profile_axis.set(ylabel="share of seeds", ylim=(-0.03, 1.03))
-            for axis, words in ((score_axis, "Score of each seed"), (profile_axis, "Seeds that score more")):
+            for axis, panel_title in ((score_axis, "Score of each seed"), (profile_axis, "Seeds that score more")):
                 draw_levels(axis, game_levels.get(name, ()), axis_name="x")
-                axis.set(xlabel=axis_label, title=f"{name}: {words}" if name else words)
+                axis.set(xlabel=axis_label, title=f"{name}: {panel_title}" if name else panel_title)
         if estimates:
             best, _ = next(iter(estimates))  # pairs of the best algorithm are first
             rivals = {second: numbers for (first, second), numbers in estimates.items() if first == best}
@@ -121,6 +123,7 @@ def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
 
 
 def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
+    """Draw the performance profile of each algorithm: the share of seeds above each score."""
     all_scores = np.concatenate(list(task.values()))
     low, high = all_scores.min(), all_scores.max()
     margin = 0.04 * (high - low if high > low else 1)

@@ -89,8 +89,8 @@ def speed_text(summary: dict[str, Any]) -> str:
     solved: median agent 300, slowest agent never (97 % of agents solve all tests of the second half).``"""
     texts = {}
     for key in ("first", "stays"):
-        _, median, _, slowest = ("never" if steps is None else f"{steps:,.0f}" for steps in summary[key])
-        texts[key] = f"median agent {median}, slowest agent {slowest}"
+        quartile_texts = ["never" if steps is None else f"{steps:,.0f}" for steps in summary[key]]
+        texts[key] = f"median agent {quartile_texts[1]}, slowest agent {quartile_texts[3]}"
     share = f"{100 * summary['staying']:.0f} % of agents solve all tests of the second half"
     first = f"Steps to the first solved test: {texts['first']}."
     return f"{first} Steps until all later tests are solved: {texts['stays']} ({share})."
@@ -116,9 +116,11 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
         text += f"; with the learned one, {num_diverged} agents diverged"
     # Steps of the median agent, the second of the quartiles. They are None if the agent solves no test, if there are no
     # tests, or if the return that solves the game is unknown.
-    learned_steps, task_steps = (describe(agents, config).get("first", [None, None])[1] for agents in (learned, task))
+    learned_steps = describe(learned, config).get("first", [None, None])[1]
+    task_steps = describe(task, config).get("first", [None, None])[1]
     if learned_steps or task_steps:
-        learned_text, task_text = (f"{steps:,.0f}" if steps else "never" for steps in (learned_steps, task_steps))
+        learned_text = f"{learned_steps:,.0f}" if learned_steps else "never"
+        task_text = f"{task_steps:,.0f}" if task_steps else "never"
         text += f"; steps until the median agent solves a test: {learned_text} (task's reward: {task_text})"
     is_higher, is_lower = learned_score.exceeds(task_score), task_score.exceeds(learned_score)
     is_sooner = learned_steps is not None and learned_steps <= SOONER * (task_steps or math.inf)
@@ -143,9 +145,10 @@ _PANELS = 4  # maximum number of hyperparameters with a panel of scores
 
 
 def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return hyperparameter -> importance, in [0, 1] with sum 1, the largest first. ``space`` and ``trials`` are as in
-    the file `TRIALS`. ``space`` has the ``kind`` of each hyperparameter and its ``values``: the choices, or the ends of
-    a range. A trial has the values of the hyperparameters in ``raw``, and its score in ``best``."""
+    """Estimate how much each hyperparameter matters for the score. Return hyperparameter -> importance, in [0, 1] with
+    sum 1, the largest first. ``space`` and ``trials`` are as in the file `TRIALS`. ``space`` has the ``kind`` of each
+    hyperparameter and its ``values``: the choices, or the ends of a range. A trial has the values of the
+    hyperparameters in ``raw``, and its score in ``best``."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -184,9 +187,9 @@ def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
 def read_trials(
     folder: Path, setting: str, space: Mapping[str, Any] | None = None, convert: Callable[[Any], Any] = dict
 ) -> tuple[Mapping[str, Any], list[Any]]:
-    """Read the file `TRIALS` in ``folder``. Return the space of hyperparameters, and a list with ``convert(trial)`` for
-    each trial. The space is ``space`` or, by default, the space in the file. Raises SettingError about the ``setting``
-    if the file is damaged or a value of a trial is outside the space."""
+    """Read the file `TRIALS` in the ``folder`` of a search of hyperparameters. Return the space of hyperparameters, and
+    the trials, each as the object ``convert(trial)``. The space is ``space`` or, by default, the space in the file.
+    Raises SettingError about the ``setting`` if the file is damaged or a value of a trial is outside the space."""
     try:
         content = read_json(folder / TRIALS, _MAX_BYTES)
         space, trials = space or content["space"], content["trials"]

@@ -38,7 +38,9 @@ def stage_texts(name: str, result: Mapping[str, Any]) -> list[str]:
     if name == "reward":
         variance = f"explains {percent_text(result['explained_variance'])} of the variance of the teacher's returns"
         return [variance, f"from {result['real_steps']:,} steps"]
-    return _teacher_texts(result) if name == "teacher" else _race_texts(result)
+    if name == "teacher":
+        return _teacher_texts(result)
+    return _race_texts(result)
 
 
 def random_play(results: Mapping[str, Any]) -> Score:
@@ -57,12 +59,9 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
     if "exam" in results:
         sentences = [*sentences[:1], *_exam_sentences(results)]  # the second has the mean returns, as `returns_table`
     if race := results.get("race"):
-        effects = {
-            "sooner": f"made {race['agent']} agents learn sooner",
-            "later": f"made {race['agent']} agents learn later",
-            "": "brought no clear gain",
-        }
-        sentences.append(f"The learned reward {effects[_race_effect(race)]}.")
+        effect = _race_effect(race)
+        effect_text = f"made {race['agent']} agents learn {effect}" if effect else "brought no clear gain"
+        sentences.append(f"The learned reward {effect_text}.")
         late = race["arms"]["learned"]["late"]
         if late < random_play(results).mean:
             sentences.append(f"With it, they return {number_text(late)} in the end, less than random play.")
@@ -92,23 +91,24 @@ def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
     """Return sentences about the exam: how far its agents came that trained on the task itself, and what the bandit
     cost in steps of the task."""
     exam, sentences = results["exam"], []
-    if names := list(exam.get("more_steps", ())):  # results of earlier versions have none
-        steps = max(exam["more_steps"].values())
-        sentences.append(f"{' and '.join(names)} learned more in {steps:,} steps than in {exam['steps']:,}.")
-    steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
-    cost = f"Teacher and bandit took {steps:,} steps of the task"
+    more_steps = exam.get("more_steps", {})  # algorithm -> steps of a longer training; earlier versions have none
+    if more_steps:
+        longest = max(more_steps.values())
+        sentences.append(f"{' and '.join(more_steps)} learned more in {longest:,} steps than in {exam['steps']:,}.")
+    cost = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))  # steps of the task
+    sentence = f"Teacher and bandit took {cost:,} steps of the task"
     if "real_steps" not in results["teacher"]:  # the steps of a teacher that the user provided are unknown
-        cost = f"Beside the teacher's, the bandit took {steps:,} steps of the task"
+        sentence = f"Beside the teacher's, the bandit took {cost:,} steps of the task"
     if exam["real"]:
         ways = ", ".join(f"{_way_text(score, results)} ({name})" for name, score in exam["real"].items())
         sentences.append(f"On the task itself, agents come {ways} of the way in {exam['steps']:,} steps.")
-        pays_from = steps // exam["steps"] + 1
-        cost += f", so the bandit pays from agent number {pays_from} on if agents take {exam['steps']:,} steps"
+        pays_from = cost // exam["steps"] + 1
+        sentence += f", so the bandit pays from agent number {pays_from} on if agents take {exam['steps']:,} steps"
         race_steps = results["race"]["arms"]["task"]["median"] if "race" in results else None
         if race_steps is not None and race_steps < exam["steps"]:
-            pays_from = int(steps // race_steps) + 1
-            cost += f", from number {pays_from} on if they take {race_steps:,.0f} as in the race"
-    return [*sentences, f"{cost}.", "The bandit contains the teacher's policy, so agents are hardly better."]
+            pays_from = int(cost // race_steps) + 1
+            sentence += f", from number {pays_from} on if they take {race_steps:,.0f} as in the race"
+    return [*sentences, f"{sentence}.", "The bandit contains the teacher's policy, so agents are hardly better."]
 
 
 def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
@@ -118,15 +118,17 @@ def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
-    """Return points of curves, each with a tag, a mean return and a number of steps: the returns of the teacher's
-    clones, if there are several, over the steps of the task so far, and the returns of the exam's agents after their
-    training, of each algorithm on the bandit and on the task. The mean of all on the bandit has the tag of
-    evaluations."""
+    """Return points of curves for TensorBoard, each with a tag, a mean return and a number of steps:
+
+    - the returns of the teacher's clones, if there are several, over the steps of the task so far;
+    - the returns of the exam's agents after their training, of each algorithm on the bandit and on the task;
+    - the mean of the agents of all algorithms on the bandit, with the tag of evaluations.
+    """
     points: list[tuple[str, float, int]] = []
-    if len(rounds := results.get("bandit", {}).get("rounds", ())) > 1:
+    clones = results.get("bandit", {}).get("rounds", [])  # pairs: the steps of the stage so far, and the mean return
+    if len(clones) > 1:
         first_step = sum(results[name].get("real_steps", 0) for name in ("probe", "teacher"))
-        # A round is a pair: the steps of the stage so far, and the mean return of a clone.
-        points += [("learn/clone_return", value, first_step + done) for done, value in rounds]
+        points += [("learn/clone_return", mean, first_step + steps) for steps, mean in clones]
     if exam := results.get("exam"):
         means = [score["mean"] for score in exam["agents"].values()]
         points.append((GREEDY, sum(means) / len(means), exam["steps"]))
@@ -136,21 +138,23 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
 
 
 def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float, int]]]:
-    """Return the learning curves of `race` by the name of the reward. A point of a curve has the tag, the mean or the
-    median return of the agents, and their steps. Empty without a race."""
+    """Return the learning curves of `race` for TensorBoard, by the name of the reward. A point of a curve has the tag,
+    the mean or the median return of the agents, and their steps. Empty without a race."""
     race = results.get("race", {"arms": {}})
-    curves: dict[str, list[tuple[str, float, int]]] = {reward: [] for reward in race["arms"]}
-    for reward, points in curves.items():
-        for number, returns in enumerate(zip(*race["arms"][reward]["curves"], strict=True), start=1):  # tests
-            steps = number * race["test_every"]
+    points_by_reward: dict[str, list[tuple[str, float, int]]] = {}
+    for reward, arm in race["arms"].items():
+        points = points_by_reward[reward] = []
+        returns_by_test = zip(*arm["curves"], strict=True)  # a curve has the returns of an agent in all tests
+        for test, returns in enumerate(returns_by_test, start=1):
+            steps = test * race["test_every"]
             points.append(("race/return_mean", statistics.fmean(returns), steps))
             points.append(("race/return_median", statistics.median(returns), steps))
-    return curves
+    return points_by_reward
 
 
 def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the scores of `_NUM_POLICIES` policies (random play, a constant action, the teacher, its clone), then of
-    fresh agents, by their names in figures and tables. Requires the results of `exam`."""
+    """Return the scores by their names in figures and tables: of `_NUM_POLICIES` policies (random play, a constant
+    action, the teacher, its clone), then of fresh agents. Requires the results of `exam`."""
     probe, exam = results["probe"], results["exam"]
     scores = {"random play": vars(random_play(results)), f"constant action {probe['action']}": probe["constant"]}
     # The stage `bandit` clones the teacher: its score is of the policy that is best on the bandit.
@@ -172,6 +176,7 @@ def returns_table(results: Mapping[str, Any]) -> Table:
 
 
 def _teacher_texts(result: Mapping[str, Any]) -> list[str]:
+    """Return the result of `teacher`: its return and, unless the user provided it, how it was trained."""
     score = result["score"]
     text = f"{result['policy']} returns {number_text(score['mean'])} in {score['count']} new episodes"
     if "real_steps" not in result:  # a teacher of the user
@@ -194,8 +199,9 @@ def _race_effect(race: Mapping[str, Any]) -> str:
 
 def is_clearly_sooner(arms: Mapping[str, Any], name: str, other_name: str, test_every: int) -> bool:
     """Return whether agents of the race that train with the reward ``name`` came near the teacher clearly sooner than
-    with the other: by a fifth of the steps (`SOONER`) and by two tests, which follow ``test_every`` steps."""
-    steps, other_steps = (arms[reward]["median"] or math.inf for reward in (name, other_name))
+    with ``other_name``: by a fifth of the steps (`SOONER`), and by two tests. There is a test every ``test_every``
+    steps. ``arms`` are the results by reward. Their ``median`` is a number of steps, None if agents never came near."""
+    steps, other_steps = arms[name]["median"] or math.inf, arms[other_name]["median"] or math.inf
     return math.isfinite(steps) and steps <= min(SOONER * other_steps, other_steps - 2 * test_every)
 
 

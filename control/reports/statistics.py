@@ -28,9 +28,9 @@ def iqm(values: ArrayLike, axis: int = 0) -> Array:
 
 
 def interval(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> tuple[Array, Array] | None:
-    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of a statistic over N runs with ``values [N,
-    ...]``. ``statistic(values, axis)`` is a function such as the mean or `iqm`. A run is resampled with all its values.
-    Equal arguments give equal intervals. Returns None for fewer than three runs."""
+    """Return the 95 % bootstrap interval ``(low, high)`` of a statistic over N runs, None for fewer than three runs.
+    ``values`` are ``[N, ...]``, and both bounds ``[...]``. ``statistic(values, axis)`` is a function such as the mean
+    or `iqm`. A run is resampled with all its values. Equal arguments give equal intervals."""
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < MIN_RUNS:
         return None
@@ -45,12 +45,11 @@ Scores = Sequence[ArrayLike]
 def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Array] | None]:
     """Return the performance profile and its 95 % interval. The profile ``[L]`` is, for each of the ``levels [L]``, the
     fraction of the runs on all tasks with a higher score. The interval is None if a task has fewer than three runs."""
-    # A mask [N, L] for each task.
-    exceeds = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]
-    fractions = np.concatenate(exceeds).mean(0)
-    if min(map(len, exceeds)) < MIN_RUNS:
+    is_higher = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]  # [N, L] each
+    fractions = np.concatenate(is_higher).mean(0)
+    if min(map(len, is_higher)) < MIN_RUNS:
         return fractions, None
-    all_runs = np.concatenate(_resample(exceeds), axis=1)  # [RESAMPLES, runs of all tasks, L]
+    all_runs = np.concatenate(_resample(is_higher), axis=1)  # [RESAMPLES, runs of all tasks, L]
     return fractions, _bounds(all_runs.mean(1))
 
 

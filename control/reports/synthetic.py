@@ -1,8 +1,12 @@
-"""Figures of synthetic environments: states and rewards in training, and the rewards of bandits."""
+"""Figures of synthetic environments: states and rewards in training, and the rewards of bandits.
+
+A synthetic environment is a learned network (a ``proxy``) that replaces a real environment: an MDP, which maps state
+and action to reward and next state, or a bandit, which gives only the reward.
+"""
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,7 +52,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
       actions of these episodes.
     """
     loop = _inner_loop(proxy, settings)
-    parameters = proxy.parameters.expand(_AGENTS, -1)
+    parameters = proxy.parameters.expand(_AGENTS, -1)  # the same environment for each agent
     step_loop = loop.begin(parameters, list(range(_AGENTS)))
     policy = loop.train_to_end(step_loop).policy
     networks = Networks(proxy.config, loop.factory.spaces)
@@ -124,16 +128,17 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
     spaces = spaces_of(proxy.game)
-    columns = samples
-    if spaces.one_hot:  # a single histogram of cells, instead of a histogram for each cell
-        columns = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
+    shown_samples = samples
+    if spaces.one_hot:  # columns of the index of the cell and the reward, instead of a column for each cell
+        shown_samples = {kind: np.stack([array[:, :-1].argmax(1), array[:, -1]], 1) for kind, array in samples.items()}
     style = style_of(settings.run).with_svg()
     path = style.path(folder, "behaviour")
-    draw_histograms(path, histograms(columns, proxy.game, is_bandit), style)
-    if is_bandit:
-        has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
-        draw: Any = draw_cell_rewards if has_table else draw_rewards
-        draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
+    draw_histograms(path, histograms(shown_samples, proxy.game, is_bandit), style)
+    reward_path = style.path(folder, "behaviour_reward")
+    if is_bandit and spaces.one_hot and isinstance(spaces.actions, Discrete):
+        draw_cell_rewards(reward_path, samples, proxy, style)
+    elif is_bandit:
+        draw_rewards(reward_path, samples, proxy, style)
     return path
 
 
@@ -214,6 +219,17 @@ def bin_means(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return edges, sums / torch.bincount(bins[is_inside], minlength=_REWARD_BINS)
 
 
+class _RewardPanel(NamedTuple):
+    """Mean rewards ``[K, bins]`` of K actions over a component of the state, ``component`` (`bin_means`). The actions
+    ``[K]`` are discrete, or values of the number ``coordinate`` of a continuous action."""
+
+    component: str
+    coordinate: int
+    actions: Tensor
+    edges: Tensor
+    means: Tensor
+
+
 def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> Path:
     """Draw a bandit's mean reward of each action over each component of the states in ``samples`` (`behaviour`), and
     return ``path``. Discrete actions are lines, and coordinates of continuous actions are images. If there are more
@@ -223,29 +239,28 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
     networks: Any = proxy.networks
     space = networks.actions
     is_discrete = isinstance(space, Discrete)
-    # A panel for each coordinate of the action and each component of the state, in this order: name of the component,
-    # index of the coordinate, actions [K], edges of the bins, and mean rewards [K, bins].
     panels = []
     for coordinate in range(1 if is_discrete else space.size):
-        actions, reward = action_rewards(proxy, states, coordinate)
+        actions, rewards = action_rewards(proxy, states, coordinate)
         for column, name in enumerate(state_names(proxy.game, states.shape[1])):
-            panels.append((name, coordinate, actions, *bin_means(reward, states[:, column])))
-    strongest = np.argsort([-_effect(means) for *_, means in panels], kind="stable")[:_MAX_PANELS]
+            panels.append(_RewardPanel(name, coordinate, actions, *bin_means(rewards, states[:, column])))
+    strongest = np.argsort([-_effect(panel.means) for panel in panels], kind="stable")[:_MAX_PANELS]
     shown_panels = [panels[number] for number in sorted(strongest)]  # in the order of all panels
     lengths = row_lengths(len(shown_panels))
     note = "means over the states that agents train on; other numbers of an action are at the middle of their ranges"
     title = f"What the synthetic bandit of {proxy.game} pays for"
     with figure_panels(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), style, title=title, note=note) as axes:
-        for axis, (name, coordinate, actions, edges, means) in zip(axes, shown_panels, strict=True):
+        for axis, panel in zip(axes, shown_panels, strict=True):
+            actions, edges = panel.actions, panel.edges
             axis.locator_params(axis="x", nbins=5)
             if is_discrete:
-                for action, rewards in zip(actions.tolist(), means, strict=True):
-                    axis.plot((edges[1:] + edges[:-1]) / 2, rewards, label=f"action {action}")
-                axis.set(xlabel=name, ylabel="reward")
+                for action, action_means in zip(actions.tolist(), panel.means, strict=True):
+                    axis.plot((edges[1:] + edges[:-1]) / 2, action_means, label=f"action {action}")
+                axis.set(xlabel=panel.component, ylabel="reward")
             else:
                 extent = (float(edges[0]), float(edges[-1]), float(actions[0]), float(actions[-1]))
-                image = axis.imshow(means, origin="lower", extent=extent, aspect="auto")
-                axis.set(xlabel=name, ylabel=f"action {coordinate}")
+                image = axis.imshow(panel.means, origin="lower", extent=extent, aspect="auto")
+                axis.set(xlabel=panel.component, ylabel=f"action {panel.coordinate}")
                 axis.grid(False)
                 axis.figure.colorbar(image, ax=axis, label="reward")
     return path

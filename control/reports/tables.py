@@ -30,7 +30,8 @@ class Table:
         out."""
         headings = dict.fromkeys(name for row in rows for name in row)  # in the order of the rows' keys
         names = [name for name in headings if any(row.get(name, "-") != "-" for row in rows)]
-        return cls([names, *([row.get(name, "-") for name in names] for row in rows)], caption)
+        cells = [[row.get(name, "-") for name in names] for row in rows]
+        return cls([names, *cells], caption)
 
     @property
     def numeric(self) -> list[bool]:
@@ -73,19 +74,27 @@ def best_text(score: float, epoch: int, solved: float | None, runs: Sequence[Run
     """Return the score of best.ckpt and its ``epoch`` as text, such as ``372.2 at epoch 15 (358.6, and 385.8 in a
     second evaluation), not solved (475 or more)``. ``runs`` are the seeds of the run. Their metrics have the first of
     two greedy evaluations, whose mean is the score. Without ``runs``, the score is of training episodes."""
-    points = [run.points(GREEDY) for run in runs]
-    values = np.concatenate([np.empty(0), *(returns[epochs == epoch] for epochs, returns in points)])  # [seeds]
+    first_returns: list[float] = []  # of the first evaluation in this epoch, one per seed
+    for run in runs:
+        epochs, returns = run.points(GREEDY)
+        first_returns += returns[epochs == epoch].tolist()
     evaluations = ""
-    if len(values) and number_text(first := float(values.mean())) != number_text(score):
-        evaluations = f" ({number_text(first)}, and {number_text(2 * score - first)} in a second evaluation)"
+    if first_returns:
+        first = float(np.mean(first_returns))
+        if number_text(first) != number_text(score):
+            evaluations = f" ({number_text(first)}, and {number_text(2 * score - first)} in a second evaluation)"
     verdict = "" if solved is None else f", {solved_verdict(score, solved)}"
     return f"{number_text(score)} at epoch {epoch:,}{evaluations}{verdict}"
 
 
 def solved_steps(runs: Sequence[Run], tag: str, solved: float) -> list[int]:
-    """Return the steps of the first evaluations that return ``solved`` or more, without ``runs`` that have none."""
-    points = [run.points(tag, "env_steps") for run in runs]
-    return [int(step) for env_steps, values in points for step in env_steps[values >= solved][:1]]
+    """Return the steps to the first value of ``tag`` of at least ``solved``, for each of ``runs`` that has one."""
+    first_steps = []
+    for run in runs:
+        steps, values = run.points(tag, "env_steps")
+        if (values >= solved).any():
+            first_steps.append(int(steps[values >= solved][0]))
+    return first_steps
 
 
 def range_text(numbers: Sequence[int]) -> str:
@@ -123,12 +132,13 @@ class Score:
         rounding = 1e-5 * max(abs(self.mean), abs(other.mean))
         return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
 
-    def failure_to_exceed(self, other: "Score", words: str, other_name: str) -> str:
-        """Return a clause such as ``agents are no better than random play`` if these returns do not exceed the others,
-        or with "not clearly better than" if their mean is higher. Empty if they exceed the others. ``words``, such as
-        ``agents are``, and ``other_name`` are the beginning and the end of the clause."""
+    def failure_to_exceed(self, other: "Score", subject: str, other_name: str) -> str:
+        """Return a clause such as ``agents are no better than random play``, empty if these returns exceed the
+        others. It begins with the ``subject``, such as ``agents are``, and ends with ``other_name``."""
+        if self.exceeds(other):
+            return ""
         comparison = "not clearly better than" if self.mean > other.mean else "no better than"
-        return "" if self.exceeds(other) else f"{words} {comparison} {other_name}"
+        return f"{subject} {comparison} {other_name}"
 
     def __str__(self) -> str:
         return number_text(self.mean)
@@ -141,15 +151,19 @@ def summarise(group: Group) -> dict[str, Any]:
     last tenth of the epochs (``last``) and its largest value (``best``). ``over_seeds`` has the statistics of ``last``
     by tag (`over_seeds`). ``best_over_seeds`` has statistics of the best running mean, if it was logged.
     """
-    returns = return_tags(group.runs)
+    shown_tags = return_tags(group.runs)
     seeds: dict[str, dict[str, Any]] = {}
     for run in group.runs:
-        counts = {"epochs": len(run.columns["epoch"]), "env_steps": int(run.columns["env_steps"].max())}
-        numbers = {tag: {"last": _none_if_nan(run.last(tag)), "best": _none_if_nan(run.best(tag))} for tag in returns}
-        seeds[str(run.seed)] = counts | numbers
-    means = {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns}
-    summary = {"seeds": seeds, "over_seeds": means}
-    if RUNNING_MEAN in returns:
+        numbers: dict[str, Any] = {
+            "epochs": len(run.columns["epoch"]),
+            "env_steps": int(run.columns["env_steps"].max()),
+        }
+        for tag in shown_tags:
+            numbers[tag] = {"last": _none_if_nan(run.last(tag)), "best": _none_if_nan(run.best(tag))}
+        seeds[str(run.seed)] = numbers
+    last_means = {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in shown_tags}
+    summary = {"seeds": seeds, "over_seeds": last_means}
+    if RUNNING_MEAN in shown_tags:
         summary["best_over_seeds"] = {RUNNING_MEAN: over_seeds([run.best(RUNNING_MEAN) for run in group.runs])}
     return summary
 
@@ -230,9 +244,9 @@ def with_margin(value: float, margin: float) -> str:
 def with_interval(value: float, bounds: Sequence[Any] | None, digits: int | None = None) -> str:
     """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, or the value alone without ``bounds``. Numbers
     have this many decimal ``digits`` or, by default, the format of `number_text`."""
-    numbers = map(float, (value, *(bounds or ())))
-    value_text, *ends = [number_text(number) if digits is None else f"{number:.{digits}f}" for number in numbers]
-    return f"{value_text} [{', '.join(ends)}]" if ends else value_text
+    numbers = [value, *bounds] if bounds else [value]
+    texts = [number_text(float(number)) if digits is None else f"{number:.{digits}f}" for number in numbers]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if bounds else texts[0]
 
 
 def seeds_text(counts: Sequence[int]) -> str:

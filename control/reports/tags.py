@@ -102,11 +102,14 @@ _PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
 
 @functools.cache
 def explanations() -> dict[str, str]:
-    """Return tag -> explanation, from the tables in docs/tensorboard.md. Empty if that page does not exist. If a row of
-    a table has several names of a tag, all of them are in the result."""
+    """Return tag -> explanation, from the tables in docs/tensorboard.md. Empty if that page does not exist. A row of a
+    table may have several tags with the same explanation."""
     page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else ""
-    rows = re.findall(r"^\| (`[a-z]+/[a-z_]+`[^|]*) \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
-    return {name: sentence for names, sentence in rows for name in re.findall(r"`([a-z/_]+)`", names)}
+    sentences = {}
+    for cell, sentence in re.findall(r"^\| (`[a-z]+/[a-z_]+`[^|]*) \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE):
+        for tag in re.findall(r"`([a-z/_]+)`", cell):
+            sentences[tag] = sentence
+    return sentences
 
 
 def is_search(names: Iterable[str]) -> bool:
@@ -120,8 +123,8 @@ def tags(*kinds: Kind) -> list[str]:
 
 
 def shown_tags(names: Iterable[str], common: Collection[str]) -> list[str]:
-    """Return those tags in ``names`` that a figure of several runs shows. ``common`` are the tags that all runs have. A
-    common tag replaces noisier tags of the same quantity. The running mean is omitted if it is not common."""
+    """Select the tags in ``names`` that a figure of several runs shows. ``common`` are the tags that all runs have,
+    which replace noisier tags of the same quantity (`Tag.replaces`). A running mean that is not common is omitted."""
     omitted = {name for tag in common for name in TAGS[tag].replaces}
     if RUNNING_MEAN not in common:
         omitted.add(RUNNING_MEAN)

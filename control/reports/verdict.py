@@ -1,5 +1,6 @@
-"""The verdict about fresh agents. Two sentences compare their returns on the real environment with the returns of
-baselines: random play, the best constant action and a teacher.
+"""The verdict about fresh agents, which trained on a learned environment or with a learned reward. Two sentences
+compare their returns on the real environment with the returns of baselines: random play, the best constant action and
+a teacher (a trained agent).
 
 Episodes of the baselines are not counted as steps of a search. The number of their steps is in the result.
 """
@@ -73,9 +74,7 @@ class Baselines:
         longest_episode = spaces.max_episode_steps or LONG
         most_actions = min(MOST_CANDIDATES, max(MOST_CONSTANTS, MOST_STEPS // (8 * longest_episode)))
         actions = constant_actions(spaces.actions, most_actions)
-        constants: dict[str, Act] = {
-            name: functools.partial(_repeat_action, action) for name, action in actions.items()
-        }
+        constants: dict[str, Act] = {name: _constant_policy(action) for name, action in actions.items()}
         # Episodes are always played to their end. If they may be long, fewer are played at once, so that the choice
         # takes about half of MOST_STEPS at most.
         most_round_steps = (len(constants) + 1) * longest_episode  # an episode of each policy
@@ -197,7 +196,8 @@ class Verdict(Baselines):
             result = f"agents come {self.share_text} {_WAY}"
         elif self.agents.exceeds(self.constant):
             result = "agents are better than random play and than the best constant action"
-        advice, numbers = self.advice if self.failure else "", self.numbers if self.agents.count else ""
+        advice = self.advice if self.failure else ""
+        numbers = self.numbers if self.agents.count else ""
         sentence = f"{_two_sentences(result, advice, numbers)} {self.comparison}".rstrip()
         return f"{NOT_SOLVED}{sentence}" if self.is_unsolved else sentence
 
@@ -228,7 +228,7 @@ class Verdict(Baselines):
             return self._failure_of_returns
         first, winner = self.progress
         failure = winner.failure_to_exceed(first, "the winner is", "the first generation")
-        return failure and f"agents are better than random play, but the search gained nothing: {failure}"
+        return f"agents are better than random play, but the search gained nothing: {failure}" if failure else ""
 
     @property
     def _failure_of_returns(self) -> str:
@@ -245,18 +245,20 @@ class Verdict(Baselines):
             return teacher.failure_to_exceed(random, "the teacher is", "random play")
         if not agents.exceeds(random):
             return agents.failure_to_exceed(random, "agents are", "random play")
-        reaches_goal = self.goal is not None and agents.mean >= self.goal
+        if self.goal is not None and agents.mean >= self.goal:
+            return ""
         # The agents may be as good as the teacher, which is no better than a constant action.
-        reaches_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
-        failure = agents.failure_to_exceed(constant, "agents are", "the best constant action")
-        return "" if reaches_goal or reaches_teacher else failure
+        if teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents):
+            return ""
+        return agents.failure_to_exceed(constant, "agents are", "the best constant action")
 
     @property
     def doubt(self) -> str:
         """A doubt about a success: the teacher does not exceed the best constant action. "" if it does, or if there is
         no teacher."""
-        end = "the best constant action"
-        return self.teacher.failure_to_exceed(self.constant, "the teacher is", end) if self.teacher else ""
+        if self.teacher is None:
+            return ""
+        return self.teacher.failure_to_exceed(self.constant, "the teacher is", "the best constant action")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, with ``passed``, ``solved`` and the ``sentence``, as data for JSON."""
@@ -278,10 +280,11 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     failures = [f"{name}: {verdict.failure}" for name, verdict in verdicts.items() if not verdict.passed]
     passed = len(shares) > len(failures)
     is_near_teacher = passed and max(verdict.share for verdict in verdicts.values()) >= GOOD_FRACTION
-    clauses = failures
+    clauses = list(failures)
     if shares:
-        clauses = [f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}", *failures]
-        clauses += filter(None, [first_verdict.doubt])
+        clauses.insert(0, f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}")
+        if first_verdict.doubt:
+            clauses.append(first_verdict.doubt)
     returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if is_near_teacher else first_verdict.advice, numbers)
@@ -292,8 +295,8 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
 def _two_sentences(result: str, advice: str, numbers: str) -> str:
     """Return a sentence with ``result`` and ``advice``, and a sentence with ``numbers``, such as ``Agents are no better
     than random play: try more steps. Mean returns: agents 9.`` Advice and numbers may be empty."""
-    clauses = [f"{result}: try {advice}" if advice else result, numbers]
-    return " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in clauses if clause)
+    sentences = [f"{result}: try {advice}" if advice else result, numbers]
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences if sentence)
 
 
 def read_verdict(folder: Path) -> dict[str, Any]:
@@ -303,10 +306,10 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 
 def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CANDIDATES) -> dict[str, Tensor]:
-    """Return name -> action for constant actions in the space ``actions``. A name is, for example, ``2`` or ``-1 0.5``.
-    There are at most ``most_actions`` evenly spaced discrete actions, or `MOST_CONSTANTS` continuous actions. In two
-    dimensions, these are all combinations of the lowest, middle and highest values. Otherwise, all dimensions have the
-    same level, which is evenly spaced from the lowest to the highest value."""
+    """Select actions for policies that always repeat one action. Return name -> action in the space ``actions``; a name
+    is, for example, ``2`` or ``-1 0.5``. There are at most ``most_actions`` evenly spaced discrete actions, or
+    `MOST_CONSTANTS` continuous actions: in two dimensions, all combinations of the lowest, middle and highest values;
+    otherwise, all dimensions have the same level, evenly spaced from the lowest to the highest value."""
     if isinstance(actions, Discrete):
         indices = np.unique(np.linspace(0, actions.n - 1, min(actions.n, most_actions)).round().astype(int))
         return {str(index): torch.tensor(index) for index in indices.tolist()}
@@ -322,6 +325,6 @@ def constant_actions(actions: Discrete | Continuous, most_actions: int = MOST_CA
     return constants
 
 
-def _repeat_action(action: Tensor, obs: Tensor) -> Tensor:
-    """Return ``action`` for each of the observations ``obs [N, *O]``, ``[N]`` or ``[N, A]``."""
-    return action.expand(len(obs), *action.shape)
+def _constant_policy(action: Tensor) -> Act:
+    """Return the policy that takes this ``action`` in all observations."""
+    return lambda obs: action.expand(len(obs), *action.shape)

@@ -18,7 +18,7 @@ import torch
 
 import trainer
 from control.reports.figures import COLOURS, WIDTH, write_numbers
-from experiments.comparison import Layout, check_given
+from experiments.comparison import Layout, check_options
 from experiments.plotting import measure_and_draw, run_command
 from models.settings import SettingError
 
@@ -36,20 +36,19 @@ STATES = {
 @torch.no_grad()
 def measure(flags: argparse.Namespace) -> None:
     """Predict the quantiles in each state. Raises SettingError for a run without ranks or of another environment."""
-    check_given(flags, LAYOUT)
+    check_options(flags, LAYOUT)
     agent: Any = trainer.load(flags.run).module.loop.agents[0]
     if not getattr(agent.config, "desire_rank", False) or agent.spaces.obs_shape != (8,):
         raise SettingError(f"run is {flags.run!r}; allowed: one of --preset ranks on lunarlander", "run")
     obs = torch.tensor(list(STATES.values())).expand(agent.members, -1, -1)
     quantiles = (agent._quantiles(obs) * agent._value_scale()[:, None, None]).mean(0)  # [state, Q]
     levels = [round(level, 3) for level in agent.levels.tolist()]
-    rows = {
-        name: {"observation": observation, "levels": levels, "quantiles": [round(q, 1) for q in quantiles[i].tolist()]}
-        for i, (name, observation) in enumerate(STATES.items())
-    }
-    for name, row in rows.items():
-        print(f"{name:<26}{'  '.join(f'{q:7.1f}' for q in row['quantiles'])}")
-    write_numbers(flags.json, rows)
+    results = {}
+    for (name, observation), values in zip(STATES.items(), quantiles.tolist(), strict=True):
+        rounded = [round(value, 1) for value in values]
+        results[name] = {"observation": observation, "levels": levels, "quantiles": rounded}
+        print(f"{name:<26}{'  '.join(f'{value:7.1f}' for value in rounded)}")
+    write_numbers(flags.json, results)
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:

@@ -32,10 +32,11 @@ TARGETS, TARGET_EPISODES = 7, 3  # commanded returns of the decision transformer
 LARGEST_INPUT = 5.0  # of the decision transformer's returns
 
 Policy = Callable[[Any, float], Any]  # maps an observation and the reward before it to an action
+Begin = Callable[[float | None], Policy]  # begins an episode: maps a commanded return (None: the highest) to a policy
 
 
 def read(folder: str, best_share: float = 1.0) -> d3rlpy.dataset.MDPDataset:
-    """Return the episodes of a dataset, or the share of them that has the highest returns."""
+    """Return the episodes of a dataset, or only the ``best_share`` of the episodes with the highest returns."""
     episodes = list(minari.MinariDataset(Path(folder) / "data").iterate_episodes())
     episodes.sort(key=lambda episode: -episode.rewards.sum())
     episodes = episodes[: max(1, round(best_share * len(episodes)))]
@@ -48,9 +49,9 @@ def read(folder: str, best_share: float = 1.0) -> d3rlpy.dataset.MDPDataset:
     )
 
 
-def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Callable[[float | None], Policy], Any]:
-    """Train an agent. Return a function that begins an episode, and the lowest and highest return of the dataset. The
-    function maps a commanded return, or None for the highest one, to a policy."""
+def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Begin, tuple[float, float]]:
+    """Train an agent on about ``samples`` steps of minibatches. Return a function that begins an episode, and the
+    lowest and highest return of the dataset."""
     d3rlpy.seed(seed)
     dataset = read(folder, 0.1 if agent == BEST_TENTH else 1.0)
     returns = [float(episode.rewards.sum()) for episode in dataset.episodes]
@@ -60,9 +61,9 @@ def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Callable[[f
     scalers = bounds | {"observation_scaler": d3rlpy.preprocessing.StandardObservationScaler()}
     options = {"show_progress": False, "logger_adapter": d3rlpy.logging.NoopAdapterFactory(), "n_steps_per_epoch": 1000}
     if agent == TRANSFORMER:
-        form = "DiscreteDecisionTransformerConfig" if is_discrete else "DecisionTransformerConfig"
+        config_class = "DiscreteDecisionTransformerConfig" if is_discrete else "DecisionTransformerConfig"
         scale = d3rlpy.preprocessing.MultiplyRewardScaler(LARGEST_INPUT / max(map(abs, returns)))
-        transformer = getattr(d3rlpy.algos, form)(
+        transformer = getattr(d3rlpy.algos, config_class)(
             batch_size=DT_BATCH, context_size=CONTEXT, num_layers=3, num_heads=1, max_timestep=1001,
             reward_scaler=scale, encoder_factory=d3rlpy.models.VectorEncoderFactory([DT_UNITS]), **scalers,
         ).create(device="cpu")  # fmt: skip
@@ -84,13 +85,13 @@ def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Callable[[f
         config = getattr(d3rlpy.algos, "DiscreteBCConfig" if is_discrete else "BCConfig")(batch_size=BATCH, **bounds)
     learner = config.create(device="cpu")
     learner.fit(dataset, n_steps=samples // BATCH, **options)
+    # These policies take no command.
     return lambda target: lambda obs, reward: learner.predict(obs[None])[0], (min(returns), max(returns))
 
 
-def play(
-    begin: Callable[[float | None], Policy], gamename: str, target: float | None = None, episodes: int = 10
-) -> Any:
-    """Return the returns ``[episodes]`` of episodes with seeds from 0, with the commanded return ``target``."""
+def play(begin: Begin, gamename: str, target: float | None = None, episodes: int = 10) -> Any:
+    """Play episodes with the seeds 0, 1, ... under the commanded return ``target``. Return their returns
+    ``[episodes]``."""
     env, returns = gymnasium.make(gamename), []
     for seed in range(episodes):
         policy, reward, done = begin(target), 0.0, False
@@ -105,9 +106,9 @@ def play(
     return np.array(returns)
 
 
-def obedience(begin: Callable[[float | None], Policy], gamename: str, lowest: float, highest: float) -> dict[str, Any]:
-    """Return slope and rank correlation of obtained over commanded returns between ``lowest`` and ``highest``, the
-    means over episodes, as `--obedience` does inside the range."""
+def obedience(begin: Begin, gamename: str, lowest: float, highest: float) -> dict[str, Any]:
+    """Measure how obtained returns follow commanded returns between ``lowest`` and ``highest``: slope and rank
+    correlation, means over episodes, as `--obedience` does inside the range."""
     targets = np.linspace(lowest, highest, TARGETS)
     obtained = np.stack([play(begin, gamename, float(target), TARGET_EPISODES) for target in targets])
     pairs = [(np.polyfit(targets, row, 1)[0], scipy.stats.spearmanr(targets, row)[0]) for row in obtained.T]
@@ -134,14 +135,14 @@ def main() -> None:
             if str(seed) in row:
                 continue
             start = time.process_time()
-            begin, seen = train(agent, options.folder, seed, options.samples)
+            begin, dataset_range = train(agent, options.folder, seed, options.samples)
             seconds = time.process_time() - start
             row[str(seed)] = {
                 "return": round(float(play(begin, options.gamename).mean()), 1),
                 "cpu_seconds": round(seconds),
             }
             if agent == TRANSFORMER:
-                row[str(seed)] |= obedience(begin, options.gamename, *seen)
+                row[str(seed)] |= obedience(begin, options.gamename, *dataset_range)
             print(name, agent, seed, row[str(seed)], flush=True)
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(results, indent=1) + "\n")

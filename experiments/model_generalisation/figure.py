@@ -95,6 +95,7 @@ def load(folders: Sequence[Path]) -> dict[Place, Panel]:
 
 
 def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
+    """Add a run with these ``settings`` to its panel."""
     name, game = settings.run.implementation, settings.run.gamename
     regime = "high" if settings.agent.updates_per_step == 1 else "low"
     tag = GREEDY if settings.agent.episodic_env else REWARD_RATE
@@ -112,42 +113,42 @@ def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
 
 
 def curves(runs: Sequence[Run], tag: str, window: int, frequency: int) -> Curves:
-    """Take every ``frequency``-th evaluation that all seeds share, then moving averages over ``window`` of them.
-
-    An average has the last of its steps. Raises SettingError if there are fewer than ``window`` evaluations.
-    """
+    """Return the curves of the seeds of an agent: every ``frequency``-th evaluation that all seeds share, then moving
+    averages over ``window`` evaluations, each at the last of its steps. Raises SettingError if there are fewer than
+    ``window`` evaluations."""
     points = [run.points(tag, "env_steps") for run in runs]
-    steps = reduce(np.intersect1d, [x for x, _ in points])[::frequency]
+    steps = reduce(np.intersect1d, [run_steps for run_steps, _ in points])[::frequency]
     if len(steps) < window:
         raise SettingError(
             f"window is {window}, but {runs[0].source.parent} and its other seeds have {len(steps)} evaluations in "
             f"common, with frequency {frequency}; allowed: at most as many"
         )
-    values = np.stack([y[np.isin(x, steps)] for x, y in points])
+    values = np.stack([run_values[np.isin(run_steps, steps)] for run_steps, run_values in points])
     averages = np.lib.stride_tricks.sliding_window_view(values, window, axis=1).mean(2)
     return Curves(steps[window - 1 :], averages)
 
 
 def summarise(panels: dict[Place, Panel], window: int, frequency: int) -> dict[str, Any]:
-    """Return the numbers of every panel and agent, as plain data.
-
-    They are the mean over the last tenth of the steps and the mean height of the curve (area divided by steps), both
-    with 95 % intervals over seeds, and the first step at which the seeds' mean reaches `Panel.threshold`, or None.
-    """
+    """Return the numbers of every panel and agent (`_numbers`), as data for JSON."""
     summary: dict[str, Any] = {"window": window, "frequency": frequency, "panels": {}}
     for (regime, environment), panel in panels.items():
-        agent_curves = {name: curves(runs, panel.tag, window, frequency) for name, runs in panel.runs.items()}
+        agents = {}
+        for name, runs in panel.runs.items():
+            agents[name] = _numbers(panel, curves(runs, panel.tag, window, frequency))
         summary["panels"][f"{environment}_{regime}"] = {
             "game": panel.game,
             "metric": panel.tag,
             "references": REFERENCES.get(panel.game, {}),
             "threshold": panel.threshold,
-            "agents": {name: _numbers(panel, seed_curves) for name, seed_curves in agent_curves.items()},
+            "agents": agents,
         }
     return summary
 
 
 def _numbers(panel: Panel, seed_curves: Curves) -> dict[str, Any]:
+    """Return the numbers of an agent: the mean over the last tenth of the steps and the mean height of the curve (area
+    divided by steps), both with 95 % intervals over seeds, and the first step at which the seeds' mean reaches
+    `Panel.threshold`, or None."""
     steps, values = seed_curves.steps, seed_curves.values
     late = values[:, steps > (1 - LAST) * steps[-1]].mean(1)
     span = steps[-1] - steps[0]
@@ -163,6 +164,7 @@ def _numbers(panel: Panel, seed_curves: Curves) -> dict[str, Any]:
 
 
 def _over_seeds(values: Array) -> dict[str, Any]:
+    """Return the mean over seeds and its 95 % interval."""
     bounds = interval(values)
     return {"mean": float(values.mean()), "interval": [float(bound) for bound in bounds] if bounds else None}
 
@@ -171,19 +173,24 @@ def table(summary: dict[str, Any]) -> str:
     """Return the summary as text, one row per agent."""
     lines = [f"evaluations: every {summary['frequency']}., means of {summary['window']} in a row"]
     for name, panel in summary["panels"].items():
-        to = "-" if panel["threshold"] is None else f"{panel['threshold']:.3g}"
-        rows = [[name, "seeds", "env steps", "last tenth", "95 %", "mean height", "95 %", f"steps to {to}"]]
-        for agent, n in panel["agents"].items():
-            steps = n["steps_to_threshold"]
-            cells = [part for key in ("last_tenth", "area") for part in _cells(n[key], n["seeds"])]
-            rows.append([agent, str(n["seeds"]), f"{n['env_steps']:,}", *cells, "-" if steps is None else f"{steps:,}"])
+        threshold = "-" if panel["threshold"] is None else f"{panel['threshold']:.3g}"
+        rows = [[name, "seeds", "env steps", "last tenth", "95 %", "mean height", "95 %", f"steps to {threshold}"]]
+        for agent, numbers in panel["agents"].items():
+            seeds, steps = numbers["seeds"], numbers["steps_to_threshold"]
+            cells = [*_cells(numbers["last_tenth"], seeds), *_cells(numbers["area"], seeds)]
+            steps_text = "-" if steps is None else f"{steps:,}"
+            rows.append([agent, str(seeds), f"{numbers['env_steps']:,}", *cells, steps_text])
         lines += ["", *Table(rows).lines()]
     return "\n".join(lines)
 
 
 def _cells(number: dict[str, Any], seeds: int) -> list[str]:
-    bounds, placeholder = number["interval"], {1: "one seed", 2: "two seeds"}.get(seeds, "-")
-    return [f"{number['mean']:#.4g}", f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else placeholder]
+    """Return a mean and its interval (`_over_seeds`) as texts."""
+    interval_text = {1: "one seed", 2: "two seeds"}.get(seeds, "-")
+    if number["interval"]:
+        low, high = number["interval"]
+        interval_text = f"{low:#.4g} to {high:#.4g}"
+    return [f"{number['mean']:#.4g}", interval_text]
 
 
 LEVELS = "optimum or script: the best known policy; random: uniformly random actions"
@@ -205,16 +212,18 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, sty
     columns = [name for name in TITLES if any(place[1] == name for place in panels)]
     columns += sorted({environment for _, environment in panels} - set(columns))
     places = [(regime, name) for regime in regimes for name in columns if (regime, name) in panels]
-    lengths = [n for regime in regimes for n in row_lengths(sum(place[0] == regime for place in places))]
+    lengths: list[int] = []
+    for regime in regimes:
+        lengths += row_lengths(sum(place[0] == regime for place in places))
     counts = [len(runs) for panel in panels.values() for runs in panel.runs.values()]
-    note = f"mean of {seeds_text(counts)}" + (
-        "; band: its 95 % bootstrap interval; dashed: interquartile mean" if max(counts) >= MIN_RUNS else ""
-    )
-    note += f"; moving average over {window} evaluations" if window > 1 else ""
+    note = f"mean of {seeds_text(counts)}"
+    if max(counts) >= MIN_RUNS:
+        note += "; band: its 95 % bootstrap interval; dashed: interquartile mean"
+    if window > 1:
+        note += f"; moving average over {window} evaluations"
     note += f"; {LEVELS}"
-    with figure_panels(
-        out, rows(*lengths), (WIDTH, (2.1 if max(lengths) > 1 else 3.0) * len(lengths)), style, note=note
-    ) as axes:
+    row_height = 2.1 if max(lengths) > 1 else 3.0  # inches
+    with figure_panels(out, rows(*lengths), (WIDTH, row_height * len(lengths)), style, note=note) as axes:
         for axis, place in zip(axes, places, strict=True):
             panel = panels[place]
             _draw_panel(axis, panel, window, frequency, _colours())
@@ -222,6 +231,7 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, sty
 
 
 def _title(game: str) -> str:
+    """Return an environment as in titles, such as ``ProcMaze, grid size 3``."""
     name, *pairs = game.split(",")
     return ", ".join([TITLES.get(name, name), *(pair.replace("_", " ").replace("=", " ") for pair in pairs)])
 
@@ -243,26 +253,24 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
         seeds = [n["seeds"] for panel in panels.values() for n in panel["agents"].values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
-    note = (
-        f"diamond: mean of {seeds_text(seeds)}; line: its 95 % bootstrap interval; mean height: area under the curve "
-    )
-    note += f"by the steps it covers; {LEVELS}"
-    panel_titles = {"last_tenth": "last tenth of the steps", "area": "mean height of the curve"}
+    note = f"diamond: mean of {seeds_text(seeds)}; line: its 95 % bootstrap interval"
+    note += f"; mean height: area under the curve by the steps it covers; {LEVELS}"
+    quantities = {"last_tenth": "last tenth of the steps", "area": "mean height of the curve"}
     size = (WIDTH, (0.2 * len(agents) + 0.75) * len(panels))
     with figure_panels(out, rows(*[2] * len(panels)), size, style, numbers, note=note) as axes:
         for i, (place, panel) in enumerate(panels.items()):
-            for axis, (key, words) in zip(axes[2 * i : 2 * i + 2], panel_titles.items(), strict=True):
-                for at, (name, n) in enumerate(panel["agents"].items()):
-                    colour = _colours()[name]
-                    if n[key]["interval"]:
-                        axis.plot(n[key]["interval"], [at, at], color=colour, linewidth=1.6)
-                    axis.plot(n[key]["mean"], at, "D", color=colour, markersize=4)
+            for axis, (key, quantity) in zip(axes[2 * i : 2 * i + 2], quantities.items(), strict=True):
+                for row, (name, agent_numbers) in enumerate(panel["agents"].items()):
+                    number, colour = agent_numbers[key], _colours()[name]
+                    if number["interval"]:
+                        axis.plot(number["interval"], [row, row], color=colour, linewidth=1.6)
+                    axis.plot(number["mean"], row, "D", color=colour, markersize=4)
                 axis.set_yticks(range(len(panel["agents"])), panel["agents"])
                 axis.set_ylim(len(panel["agents"]) - 0.5, -0.5)
                 axis.tick_params(axis="y", length=0)
                 axis.grid(False, axis="y")
                 draw_levels(axis, _levels(panel["references"]), axis_name="x")
-                set_title(axis, f"{_title(panel['game'])}, {REGIMES[place.rpartition('_')[2]]}: {words}", 2.9)
+                set_title(axis, f"{_title(panel['game'])}, {REGIMES[place.rpartition('_')[2]]}: {quantity}", 2.9)
                 axis.set_xlabel(Y_LABELS[panel["metric"]])
             share_limits(axes[2 * i : 2 * i + 2], "x")
 
@@ -270,19 +278,14 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
 def make(options: argparse.Namespace) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for wrong options."""
     check_counts(options, window=1, frequency=1)
-    out, style, window, frequency = (
-        figure_file(options.out, "out"),
-        style_of(options),
-        options.window,
-        options.frequency,
-    )
+    out, style = figure_file(options.out, "out"), style_of(options)
     if options.logdir[0].suffix == ".json":
         redraw(options.logdir[0], out, style)
         print(f"Figure:  {out}")
         return
     panels = load(options.logdir)
-    summary = summarise(panels, window, frequency)
-    show(table(summary), summary, lambda out: draw(panels, window, frequency, out, style), out)
+    summary = summarise(panels, options.window, options.frequency)
+    show(table(summary), summary, lambda out: draw(panels, options.window, options.frequency, out, style), out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

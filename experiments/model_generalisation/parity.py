@@ -32,7 +32,7 @@ from control.reports.runs import Array, read_runs
 from control.reports.tables import Table
 from control.reports.tags import REWARD_RATE
 from control.storage.run_dir import newest_run, parent
-from experiments.comparison import Layout, check_given, figure_to_write, run_script
+from experiments.comparison import Layout, check_options, figure_to_write, run_script
 from models.settings import SettingError, nearest
 
 FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]
@@ -41,7 +41,8 @@ CLOSE = 2.0  # standard errors of the difference
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and standard error over seeds at ``steps``, all ``[K]``; an unknown error is NaN."""
+    """Learning curve of an agent: mean and standard error over seeds at ``steps``, all ``[K]``. An unknown error is
+    NaN."""
 
     steps: Array
     mean: Array
@@ -49,12 +50,12 @@ class Curve:
 
     def at(self, step: int) -> tuple[float, float] | None:
         """Return mean and error at a step; None if the curve lacks it."""
-        where = np.flatnonzero(self.steps == step)
-        return (float(self.mean[where[0]]), float(self.error[where[0]])) if len(where) else None
+        indices = np.flatnonzero(self.steps == step)
+        return (float(self.mean[indices[0]]), float(self.error[indices[0]])) if len(indices) else None
 
 
 def original(fixture: str, agent: str) -> Curve:
-    """Return the curve of the original code."""
+    """Return the curve of the original code, for the agent in one of `FIXTURES` (an environment with settings)."""
     entry = FIXTURES[fixture]["agents"][agent]
     mean = np.array(entry["mean"], dtype=np.float64)
     steps = FIXTURES[fixture]["settings"]["steps_per_epoch"] * np.arange(1.0, len(mean) + 1)
@@ -75,8 +76,10 @@ def flags_of(fixture: str, agent: str, seed: int, extra_flags: Sequence[str] = (
         **entry["settings"],
         **agent_entry["settings"],
     }
-    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    return [*words, "--faithful_to_paper", *extra_flags]
+    flags: list[str] = []
+    for name, value in settings.items():
+        flags += [f"--{name}", str(value)]
+    return [*flags, "--faithful_to_paper", *extra_flags]
 
 
 def train(fixture: str, agent: str, seed: int, extra_flags: Sequence[str]) -> Curve:
@@ -94,9 +97,11 @@ def train(fixture: str, agent: str, seed: int, extra_flags: Sequence[str]) -> Cu
 def read_curve(folder: Path, tag: str) -> Curve:
     """Return the curve of a run folder over its seeds."""
     points = [run.points(tag, "env_steps") for run in read_runs(folder / "metrics.csv")]
-    values = np.stack([y for _, y in points])
-    error = values.std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.full(values.shape[1], np.nan)
-    return Curve(points[0][0], values.mean(0), error)
+    steps, values = points[0][0], np.stack([seed_values for _, seed_values in points])
+    error = np.full(len(steps), np.nan)
+    if len(values) > 1:
+        error = values.std(0, ddof=1) / len(values) ** 0.5
+    return Curve(steps, values.mean(0), error)
 
 
 def compare(fixture: str, agent: str, reference_curve: Curve, project_curve: Curve) -> list[dict[str, Any]]:
@@ -107,23 +112,22 @@ def compare(fixture: str, agent: str, reference_curve: Curve, project_curve: Cur
         project_point, reference_point = project_curve.at(step), reference_curve.at(step)
         if project_point is None or reference_point is None:
             continue
-        difference = (project_point[0] - reference_point[0]) / math.hypot(
-            reference_point[1], np.nan_to_num(project_point[1])
-        )
-        rows.append(
-            {
-                "fixture": fixture,
-                "agent": agent,
-                "step": step,
-                "original": reference_point[0],
-                "original_se": reference_point[1],
-                "typical": "typical_se" in FIXTURES[fixture]["agents"][agent],
-                "ours": project_point[0],
-                "ours_se": None if np.isnan(project_point[1]) else project_point[1],
-                "difference": difference,
-                "within": abs(difference) <= CLOSE,
-            }
-        )
+        project_mean, project_error = project_point
+        reference_mean, reference_error = reference_point
+        difference = (project_mean - reference_mean) / math.hypot(reference_error, np.nan_to_num(project_error))
+        row = {
+            "fixture": fixture,
+            "agent": agent,
+            "step": step,
+            "original": reference_mean,
+            "original_se": reference_error,
+            "typical": "typical_se" in FIXTURES[fixture]["agents"][agent],
+            "ours": project_mean,
+            "ours_se": None if np.isnan(project_error) else project_error,
+            "difference": difference,
+            "within": abs(difference) <= CLOSE,
+        }
+        rows.append(row)
     return rows
 
 
@@ -132,34 +136,30 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for fixture in dict.fromkeys(row["fixture"] for row in rows):
         entry = FIXTURES[fixture]
-        places = 3 if entry["metric"] == REWARD_RATE else 1
-        text_rows = [
-            [f"{fixture}: {entry['title']}", "step", "original", "ours", "difference / SE", f"within {CLOSE:g}"]
-        ]
+        digits = 3 if entry["metric"] == REWARD_RATE else 1
+        title = f"{fixture}: {entry['title']}"
+        cells = [[title, "step", "original", "ours", "difference / SE", f"within {CLOSE:g}"]]
         for row in rows:
             if row["fixture"] == fixture:
-                reference_text = f"{row['original']:.{places}f} ({'~' * row['typical']}{row['original_se']:.{places}f})"
-                error = "one seed" if row["ours_se"] is None else f"{row['ours_se']:.{places}f}"
+                tilde = "~" if row["typical"] else ""
+                reference_text = f"{row['original']:.{digits}f} ({tilde}{row['original_se']:.{digits}f})"
+                error_text = "one seed" if row["ours_se"] is None else f"{row['ours_se']:.{digits}f}"
+                project_text = f"{row['ours']:.{digits}f} ({error_text})"
                 verdict = "yes" if row["within"] else "NO"
-                text_rows.append(
-                    [
-                        row["agent"],
-                        f"{row['step']:,}",
-                        reference_text,
-                        f"{row['ours']:.{places}f} ({error})",
-                        f"{row['difference']:+.1f}",
-                        verdict,
-                    ]
-                )
-        lines += [*Table(text_rows).lines(), ""]
+                difference = f"{row['difference']:+.1f}"
+                cells.append([row["agent"], f"{row['step']:,}", reference_text, project_text, difference, verdict])
+        lines += [*Table(cells).lines(), ""]
     close = sum(row["within"] for row in rows)
     return "\n".join([*lines, f"{close} of {len(rows)} points within {CLOSE:g} standard errors"])
 
 
 def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
-    """Draw our curve over the original's: a panel for each agent of a fixture, except those with a single point."""
-    fixtures = list(dict.fromkeys(fixture for fixture, _ in curves))
-    lengths = [n for row in fixtures for n in row_lengths(sum(fixture == row for fixture, _ in curves))]
+    """Draw a panel for each (fixture, agent) of ``curves``, which have the original's curve and ours."""
+    panel_fixtures = [fixture for fixture, _ in curves]
+    fixtures = list(dict.fromkeys(panel_fixtures))
+    lengths: list[int] = []
+    for fixture in fixtures:
+        lengths += row_lengths(panel_fixtures.count(fixture))
     note = "greedy evaluation, mean over seeds; band: one standard error"
     with figure_panels(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), note=note) as axes:
         for axis, ((fixture, agent), pair) in zip(axes, curves.items(), strict=True):
@@ -168,34 +168,32 @@ def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
                 low, high = curve.mean - curve.error, curve.mean + curve.error
                 axis.fill_between(curve.steps, low, high, color=colour, alpha=0.25, linewidth=0)
             set_title(axis, f"{agent}, {FIXTURES[fixture]['title']}", 2.1)
-            rate = FIXTURES[fixture]["metric"] == REWARD_RATE
-            axis.set(xlabel=STEPS_LABEL, ylabel="reward per step" if rate else RETURN_LABEL)
+            is_rate = FIXTURES[fixture]["metric"] == REWARD_RATE
+            axis.set(xlabel=STEPS_LABEL, ylabel="reward per step" if is_rate else RETURN_LABEL)
             scale(axis)
-        for row in fixtures:
-            share_limits([axis for axis, (fixture, _) in zip(axes, curves, strict=True) if fixture == row])
+        for fixture in fixtures:
+            share_limits([axis for axis, name in zip(axes, panel_fixtures, strict=True) if name == fixture])
 
 
 def make(options: argparse.Namespace, extra_flags: Sequence[str]) -> None:
     """Train, print the table, write the files. Raises SettingError before any training if an option is wrong."""
     selected_agents = [(name, agent) for name in options.fixture for agent in _agents(name, options.agents)]
     if not selected_agents:
-        raise SettingError(
-            f"agents is {' '.join(options.agents)}; none of them is in fixture {' '.join(options.fixture)}"
-        )
+        line = f"agents is {' '.join(options.agents)}; none of them is in fixture {' '.join(options.fixture)}"
+        raise SettingError(line)
     figure = figure_to_write("figure", options.figure) if options.figure else None
-    check_given(options, Layout(("seed", "rows")))
+    check_options(options, Layout(("seed", "rows")))
     for fixture, agent in selected_agents:
-        parse(flags_of(fixture, agent, options.seed, extra_flags))
+        parse(flags_of(fixture, agent, options.seed, extra_flags))  # raises for wrong flags
     curves, rows = {}, []
     for fixture, agent in selected_agents:
-        pair = original(fixture, agent), train(fixture, agent, options.seed, extra_flags)
-        rows += compare(fixture, agent, *pair)
-        if len(pair[0].steps) > 1:
-            curves[fixture, agent] = pair
+        reference_curve, project_curve = original(fixture, agent), train(fixture, agent, options.seed, extra_flags)
+        rows += compare(fixture, agent, reference_curve, project_curve)
+        if len(reference_curve.steps) > 1:  # a curve of a single point is not drawn
+            curves[fixture, agent] = (reference_curve, project_curve)
     if not rows:
-        raise SettingError(
-            "no step that is compared was evaluated; allowed: more total_steps, or another steps_per_epoch"
-        )
+        problem = "no step that is compared was evaluated"
+        raise SettingError(f"{problem}; allowed: more total_steps, or another steps_per_epoch")
     print("\n" + table(rows))
     if options.json:
         write_numbers(options.json, {"seed": options.seed, "rows": rows})
@@ -204,6 +202,8 @@ def make(options: argparse.Namespace, extra_flags: Sequence[str]) -> None:
 
 
 def _agents(fixture: str, agent_names: Sequence[str] | None) -> list[str]:
+    """Return the agents of a fixture that are among ``agent_names``, by default all. Raises SettingError for a name
+    that no fixture has."""
     known_agents = {agent for entry in FIXTURES.values() for agent in entry["agents"]}
     for agent in agent_names or ():
         if agent not in known_agents:

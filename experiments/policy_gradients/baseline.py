@@ -25,22 +25,23 @@ CRITIC_STEPS = 500
 
 
 class Batch(NamedTuple):
-    """Experiences of whole episodes: ``states [N, O]``, ``actions [N]``, ``q [N]`` and ``first [N]``, true for the
-    first step of each episode."""
+    """The N steps of whole episodes: ``states [N, O]``, ``actions [N]``, rewards-to-go ``q [N]``, and ``is_first [N]``,
+    true for the first step of each episode."""
 
     states: Tensor
     actions: Tensor
     q: Tensor
-    first: Tensor
+    is_first: Tensor
 
 
 def network(inputs: int, outputs: int) -> nn.Module:
+    """Return a network with two layers of 64 units."""
     return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
 
 
 def play(env: gym.Env, policy: nn.Module, episodes: int) -> Batch:
     """Play episodes with sampled actions."""
-    states, actions, q_values, first = [], [], [], []
+    states, actions, q_values, is_first = [], [], [], []
     for _ in range(episodes):
         state, done = env.reset()[0], False
         rewards: list[float] = []
@@ -49,7 +50,7 @@ def play(env: gym.Env, policy: nn.Module, episodes: int) -> Batch:
                 action = int(torch.distributions.Categorical(logits=policy(torch.as_tensor(state))).sample())
             states.append(torch.as_tensor(state))
             actions.append(action)
-            first.append(not rewards)
+            is_first.append(not rewards)
             state, reward, terminated, truncated, _ = env.step(action)
             rewards.append(float(reward))
             done = terminated or truncated
@@ -57,7 +58,7 @@ def play(env: gym.Env, policy: nn.Module, episodes: int) -> Batch:
         for t in reversed(range(len(rewards))):
             q[t] = rewards[t] + DISCOUNT * q[t + 1]
         q_values.append(q[:-1])
-    return Batch(torch.stack(states), torch.tensor(actions), torch.cat(q_values), torch.tensor(first))
+    return Batch(torch.stack(states), torch.tensor(actions), torch.cat(q_values), torch.tensor(is_first))
 
 
 def gradient(policy: nn.Module, batch: Batch, weights: Tensor) -> Tensor:
@@ -82,34 +83,29 @@ def fitted_critic(batch: Batch) -> nn.Module:
 def measure(game: str, batches: int, episodes: int, critic_episodes: int, seed: int) -> None:
     """Play all batches and print the table."""
     game_spec = resolve(game)
-    env: Any = gym.make(
-        game_spec.gym_id,
-        **{name: game_spec.kwargs[name] for name in ("max_episode_steps",) if name in game_spec.kwargs},
-    )
+    limit: dict[str, Any] = {"max_episode_steps": game_spec.kwargs.get("max_episode_steps")}  # None: Gymnasium's limit
+    env: Any = gym.make(game_spec.gym_id, **limit)
     torch.manual_seed(seed)
     env.reset(seed=seed)
     policy = network(env.observation_space.shape[0], int(env.action_space.n))
     critic = fitted_critic(play(env, policy, critic_episodes))
     gradients_by_weight: dict[str, list[Tensor]] = {"q": [], "q - mean(q)": [], "q - v(s)": []}
-    firsts = []
+    first_values = []  # mean q and v of the first states, of each batch
     for _ in range(batches):
         batch = play(env, policy, episodes)
         with torch.no_grad():
             v = critic(batch.states)[:, 0]
-        for name, weights in zip(gradients_by_weight, (batch.q, batch.q - batch.q.mean(), batch.q - v), strict=True):
-            gradients_by_weight[name].append(gradient(policy, batch, weights))
-        firsts.append(torch.stack((batch.q[batch.first].mean(), v[batch.first].mean())))
+        gradients_by_weight["q"].append(gradient(policy, batch, batch.q))
+        gradients_by_weight["q - mean(q)"].append(gradient(policy, batch, batch.q - batch.q.mean()))
+        gradients_by_weight["q - v(s)"].append(gradient(policy, batch, batch.q - v))
+        first_values.append(torch.stack((batch.q[batch.is_first].mean(), v[batch.is_first].mean())))
     print(f"{game}, {batches} batches of {episodes} episodes, one policy, seed {seed}\n")
     print(f"{'weight':<12} {'length of the mean':>18} {'standard deviation':>18} {'variance, q is 1':>16}")
     base_variance = torch.stack(gradients_by_weight["q"]).var(0).sum()
     for name, gradients in gradients_by_weight.items():
-        gradient_samples = torch.stack(gradients)
-        variance = gradient_samples.var(0).sum()
-        print(
-            f"{name:<12} {gradient_samples.mean(0).norm():>18.3f} {variance.sqrt():>18.3f} "
-            f"{variance / base_variance:>16.3f}"
-        )
-    q, v = torch.stack(firsts).mean(0)
+        mean, variance = torch.stack(gradients).mean(0), torch.stack(gradients).var(0).sum()
+        print(f"{name:<12} {mean.norm():>18.3f} {variance.sqrt():>18.3f} {variance / base_variance:>16.3f}")
+    q, v = torch.stack(first_values).mean(0)
     print(f"\nin first states: mean q {q:.1f}, mean v {v:.1f}")
     env.close()
 

@@ -8,10 +8,10 @@ means.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -50,14 +50,25 @@ from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config
 from models.settings import SettingError
 
 FOUR, TWO = ("VPG", "EPG", "BPG", "CPG"), ("CPG", "AAC")
-# Title, tag, implementations and label of the y axis of each panel; panels of returns are first.
-PANELS: Sequence[tuple[str, str, Sequence[str], str]] = (
-    ("Mean return of the last {length} episodes", RUNNING_MEAN, FOUR, RETURN_LABEL),
-    ("The same of AAC and CPG", RUNNING_MEAN, TWO, RETURN_LABEL),
-    ("Policy loss", "train/policy_loss", FOUR, "loss (nats x weight)"),
-    ("Baseline", "train/baseline", FOUR, RETURN_LABEL),
-    ("Entropy loss", "train/entropy_loss", FOUR, "loss (nats)"),
-    ("Entropy of the policy", "train/entropy_share", tuple(IMPLEMENTATIONS), "share of the largest"),
+
+
+class Panel(NamedTuple):
+    """A panel with the curves of one tag, and the label of its y axis."""
+
+    title: str
+    tag: str
+    implementations: Sequence[str]
+    label: str
+
+
+# Panels of returns are first.
+PANELS = (
+    Panel("Mean return of the last {length} episodes", RUNNING_MEAN, FOUR, RETURN_LABEL),
+    Panel("The same of AAC and CPG", RUNNING_MEAN, TWO, RETURN_LABEL),
+    Panel("Policy loss", "train/policy_loss", FOUR, "loss (nats x weight)"),
+    Panel("Baseline", "train/baseline", FOUR, RETURN_LABEL),
+    Panel("Entropy loss", "train/entropy_loss", FOUR, "loss (nats)"),
+    Panel("Entropy of the policy", "train/entropy_share", tuple(IMPLEMENTATIONS), "share of the largest"),
 )
 # Public runs of one seed each.
 PUBLISHED = {"CPG": Level(79.76, "CPG, notebook"), "AAC": Level(96.35, "AAC, notebook")}
@@ -87,24 +98,23 @@ def load(folders: Sequence[Path]) -> Comparison:
 
     Raises SettingError if there are no runs, or if they differ in game or length of running means.
     """
+
+    def order(settings_and_run: tuple[Any, Run]) -> tuple[int, bool]:
+        """Sort key: the family's order, the default preset before others."""
+        settings, _ = settings_and_run
+        return list(IMPLEMENTATIONS).index(settings.run.implementation), settings.agent.preset != Config.preset
+
     matching_runs = runs_of(folders, IMPLEMENTATIONS)
     arms: dict[str, Arm] = {}
-    for settings, run in sorted(matching_runs, key=lambda pair: _order(pair[0])):
+    for settings, run in sorted(matching_runs, key=order):
         _add(arms, settings, run)
     game = _single_value("gamename", [settings.run.gamename for settings, _ in matching_runs])
-    return Comparison(
-        game,
-        _single_value("running_mean_len", [settings.agent.running_mean_len for settings, _ in matching_runs]),
-        arms,
-    )
-
-
-def _order(settings: Any) -> tuple[int, bool]:
-    """Sort key: the family's order, the default preset before others."""
-    return list(IMPLEMENTATIONS).index(settings.run.implementation), settings.agent.preset != Config.preset
+    length = _single_value("running_mean_len", [settings.agent.running_mean_len for settings, _ in matching_runs])
+    return Comparison(game, length, arms)
 
 
 def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
+    """Add a run to the arm of its implementation and preset."""
     name, preset = settings.run.implementation, settings.agent.preset
     label = name if preset == Config.preset else f"{name}, {preset.removeprefix(f'{name.lower()}_')}"
     arm = arms.setdefault(label, Arm(name))
@@ -116,6 +126,7 @@ def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
 
 
 def _single_value(name: str, values: Sequence[Any]) -> Any:
+    """Return the value of the setting ``name``, which must be the same in all runs, else raise SettingError."""
     distinct = sorted(set(values))
     if len(distinct) > 1:
         raise SettingError(f"{name} of these runs is {' and '.join(map(str, distinct))}; allowed: one for all")
@@ -149,10 +160,10 @@ def table(summary: dict[str, Any]) -> str:
     lines = [f"{summary['game']}: mean return of the last {summary['running_mean_len']} training episodes"]
     for name, arm in summary["arms"].items():
         rows = [[name, "episodes", "env steps", "best", "final"]]
-        for seed, n in arm["seeds"].items():
-            cells = [str(n["episodes"]), f"{n['env_steps']:,}", f"{n['best']:.1f}", f"{n['final']:.1f}"]
-            rows.append([f"seed {seed}", *cells])
-        best, final = (aggregates(arm["over_seeds"][key]) for key in ("best", "final"))
+        for seed, numbers in arm["seeds"].items():
+            steps, means = f"{numbers['env_steps']:,}", [f"{numbers['best']:.1f}", f"{numbers['final']:.1f}"]
+            rows.append([f"seed {seed}", str(numbers["episodes"]), steps, *means])
+        best, final = aggregates(arm["over_seeds"]["best"]), aggregates(arm["over_seeds"]["final"])
         rows += [[label, "", "", best[label], final[label]] for label in AGGREGATES]
         lines += ["", *Table(rows).lines()]
     return "\n".join(lines)
@@ -160,37 +171,33 @@ def table(summary: dict[str, Any]) -> str:
 
 def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
     """Write the figure: curves, and the best running mean of each seed. An arm has the same colour in all panels.
-    Panels without data are left out."""
-    colours = _colours(comparison.arms)
+    Panels without data are left out. ``x`` is one of `X`."""
+    colours = dict(zip(comparison.arms, COLOURS, strict=False))
     counts = [len(arm.runs) for arm in comparison.arms.values()]
     title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
     panels = []
-    for heading, tag, names, label in PANELS:
-        if any(logged(arm.runs, [tag]) for arm in comparison.arms.values() if arm.implementation in names):
-            panels.append((heading, tag, names, label))
-    returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
-    reference_levels = solved_levels(comparison.game)
-    lengths = [returns, *row_lengths(len(panels) - returns, max_columns=2)]
+    for panel in PANELS:
+        panel_arms = [arm for arm in comparison.arms.values() if arm.implementation in panel.implementations]
+        if any(logged(arm.runs, [panel.tag]) for arm in panel_arms):
+            panels.append(panel)
+    num_returns = sum(panel.tag == RUNNING_MEAN for panel in panels)  # panels of returns
+    lengths = [num_returns, *row_lengths(len(panels) - num_returns, max_columns=2)]
     note = curves_note(max(counts))
     with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=note) as axes:
-        for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
+        for axis, panel in zip(axes, panels, strict=True):
             for name, arm in comparison.arms.items():
-                if arm.implementation in names:
-                    draw_curves(axis, *on_grid(arm.runs, tag, x), colours[name], name)
-            set_title(axis, heading.format(length=comparison.running_mean), 3.2)
-            axis.set(xlabel=X[x], ylabel=label)
+                if arm.implementation in panel.implementations:
+                    draw_curves(axis, *on_grid(arm.runs, panel.tag, x), colours[name], name)
+            set_title(axis, panel.title.format(length=comparison.running_mean), 3.2)
+            axis.set(xlabel=X[x], ylabel=panel.label)
             scale(axis)
-            if tag == RUNNING_MEAN:
-                draw_levels(axis, reference_levels)
-        share_limits(axes[:returns])
+            if panel.tag == RUNNING_MEAN:
+                draw_levels(axis, solved_levels(comparison.game))
+        share_limits(axes[:num_returns])
     best = {name: np.array([run.best(RUNNING_MEAN) for run in arm.runs]) for name, arm in comparison.arms.items()}
     if task := scores.comparable(best):
         path = out.with_stem(f"{out.stem}_scores")
         _draw_best(path, style, None, task, comparison.game, comparison.running_mean, colours)
-
-
-def _colours(arms: Iterable[str]) -> dict[str, str]:
-    return dict(zip(arms, COLOURS, strict=False))
 
 
 def _draw_best(
@@ -202,13 +209,15 @@ def _draw_best(
     length: int,
     colours: dict[str, str],
 ) -> None:
+    """Draw the best running means of the seeds of each arm, as a comparison of scores (`scores.draw`)."""
     reference_levels = solved_levels(game)
     if game == "beresheet":
         reference_levels += [level for name, level in PUBLISHED.items() if name in task]
     title = f"Policy gradients on {game}, {seeds_text([len(returns) for returns in task.values()])}"
-    note = scores.note(f"best mean of {length} training episodes")
+    note = (
+        f"{scores.note(f'best mean of {length} training episodes')}; notebook: the reference implementation, one seed"
+    )
     label = f"best mean return of {length} episodes"
-    note = f"{note}; notebook: the reference implementation, one seed"
     scores.draw(out, style, numbers, {"": task}, colours, {"": reference_levels}, label, title, note)
 
 
@@ -216,8 +225,11 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
     """Draw the best running means in the JSON of an earlier figure. Raises SettingError for another file."""
     layout = Layout(("game", "running_mean_len", "arms"))
     summary = numbers_in("logdir", numbers, layout, script="this figure")
-    task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in summary["arms"].items()}
-    _draw_best(out, style, numbers, task, summary["game"], summary["running_mean_len"], _colours(task))
+    task = {}
+    for name, arm in summary["arms"].items():
+        task[name] = np.array([seed["best"] for seed in arm["seeds"].values()])
+    colours = dict(zip(task, COLOURS, strict=False))
+    _draw_best(out, style, numbers, task, summary["game"], summary["running_mean_len"], colours)
     print("\n".join(f"Figure:  {path}" for path in figure_files(out, style)))
 
 

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -47,8 +47,8 @@ from envs.names import resolve
 from envs.reward import HAND, RewardedEnvironment
 from experiments.comparison import (
     REWARD_ROWS,
-    check_given,
     check_number,
+    check_options,
     numbers_in,
     run_script,
     sample_settings,
@@ -63,30 +63,45 @@ from models.spaces import Discrete
 from understudy.kinds import KINDS, MODES
 
 ADDITIVE_POTENTIAL = MODES[2]
-# Game -> kind of the agents, their training steps, steps between tests, episodes of a test.
-GAMES: dict[str, tuple[str, int, int, int]] = {
-    "cliff": ("QLearning", 5000, 2, 1),
-    "cliffwalking": ("QLearning", 5000, 25, 1),
-    "cartpole-200": ("DDQN", 3000, 25, 8),
-    "mountaincar-continuous,action_repeat=2": ("TD3", 10_000, 250, 4),
-    "pendulum": ("TD3", 8000, 250, 4),
-    "halfcheetah": ("TD3", 24_000, 2000, 1),
+
+
+class Game(NamedTuple):
+    """Default training on an environment: kind of the agents, their training steps, steps between tests, and episodes
+    of a test."""
+
+    agent: str
+    steps: int
+    test_every: int
+    test_episodes: int
+
+
+GAMES = {
+    "cliff": Game("QLearning", 5000, 2, 1),
+    "cliffwalking": Game("QLearning", 5000, 25, 1),
+    "cartpole-200": Game("DDQN", 3000, 25, 8),
+    "mountaincar-continuous,action_repeat=2": Game("TD3", 10_000, 250, 4),
+    "pendulum": Game("TD3", 8000, 250, 4),
+    "halfcheetah": Game("TD3", 24_000, 2000, 1),
 }
 WEIGHTS = (0.01, 0.1, 0.3, 3.0, 10.0)
-Potential = Callable[[Tensor], Tensor]
+Potential = Callable[[Tensor], Tensor]  # maps observations [..., O] to potentials [...]
 SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which the table shows mean returns
 
 
-class Fixed:
-    """Stand-in for `envs.make.ProxyFactory`. Its reward is ``weight`` times the task's, shaped by ``potential``."""
+class FixedReward:
+    """Makes environments with a reward that is not learned: ``weight`` times the task's reward, shaped by ``potential``
+    (None: not shaped). It takes the place of `envs.make.ProxyFactory` in `InnerLoop`."""
 
     def __init__(self, game: str, spaces: Any, potential: Potential | None, weight: float = 1.0):
         self.game, self.spaces, self.potential, self.weight = game, spaces, potential, weight
 
-    def environment(self, flat: Tensor, agent: Any) -> RewardedEnvironment:
+    def environment(self, proxies: Tensor, agent: Any) -> RewardedEnvironment:
+        """Return the environment of an ``agent`` with all its members. ``proxies`` are ignored."""
+
+        def phi(obs: Tensor, info: Any = None) -> Tensor:
+            return obs.new_zeros(obs.shape[:2]) if self.potential is None else self.potential(obs)
+
         real = make_environment(self.game, agent.members, agent.envs)
-        potential = self.potential or (lambda obs: obs.new_zeros(obs.shape[:2]))
-        phi = lambda obs, info=None: potential(obs)  # noqa: E731
         return RewardedEnvironment(real, phi, ADDITIVE_POTENTIAL, agent.discounts(), weight=self.weight)
 
 
@@ -131,7 +146,7 @@ def _shifted(potential: Potential, shift: float, scale: float, obs: Tensor) -> T
 
 
 def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of every reward except the learned ones, and the arguments of `compared` for it."""
+    """Yield the name of every reward except the learned ones, and the arguments of `train` for it."""
     game, spaces, dynamics = settings.run.gamename, loop.factory.spaces, make_dynamics(settings.run.gamename)
     yield "native", {}
     if isinstance(dynamics, CellTable) and "count_bonus" in field_types(type(settings.agent)):
@@ -148,52 +163,45 @@ def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) ->
         # Training starts at the first use of the values: by then every flag has been checked.
         trained = functools.cache(functools.partial(trained_values, settings, options.trained_steps))
         potentials["trained"] = lambda obs: trained()(obs)
-    if (base := game.partition(",")[0]) in HAND:
+    base_game = game.partition(",")[0]
+    if base_game in HAND:
         for scale in options.hand_scales:
-            potentials[f"by hand x {scale:g}"] = functools.partial(_shifted, HAND[base].potential, 0.0, scale)
+            potentials[f"by hand x {scale:g}"] = functools.partial(_shifted, HAND[base_game].potential, 0.0, scale)
     for name, potential in potentials.items():
-        yield name, {"factory": Fixed(game, spaces, potential)}
+        yield name, {"factory": FixedReward(game, spaces, potential)}
         for shift in options.shifts:
-            plus = functools.partial(_shifted, potential, shift, 1.0)
-            yield f"{name} {shift:+g}", {"factory": Fixed(game, spaces, plus)}
+            shifted = functools.partial(_shifted, potential, shift, 1.0)
+            yield f"{name} {shift:+g}", {"factory": FixedReward(game, spaces, shifted)}
     for weight in WEIGHTS if options.weights else ():
-        yield f"weight {weight:g}", {"factory": Fixed(game, spaces, None, weight)}
+        yield f"weight {weight:g}", {"factory": FixedReward(game, spaces, None, weight)}
 
 
-def compared(
-    settings: Settings, seeds: list[int], proxy: Any = None, factory: Any = None, changes: Any = None
-) -> Outcome:
-    """Train fresh agents on the learned reward ``proxy``, on the reward of ``factory``, or on the game's reward.
-
-    ``changes`` are settings of the agents.
-    """
-    config = (
-        settings.proxy
-        if proxy is None
-        else dataclasses.replace(proxy.config, **{name: getattr(settings.proxy, name) for name in TESTING})
-    )
+def train(settings: Settings, seeds: list[int], proxy: Any = None, factory: Any = None, changes: Any = None) -> Outcome:
+    """Train fresh agents on the learned reward ``proxy``, on the reward of ``factory`` (`FixedReward`), or without
+    either on the game's reward. ``changes`` are settings of the agents."""
+    config = settings.proxy
+    if proxy is not None:
+        config = dataclasses.replace(proxy.config, **{name: getattr(settings.proxy, name) for name in TESTING})
     agent = dataclasses.replace(settings.agent, **(changes or {}))
     loop = InnerLoop(config, settings.run.agent, agent, settings.run.gamename)
+    proxies = None if proxy is None else proxy.parameters.expand(len(seeds), -1)
     if factory is not None:
-        loop.factory = factory
-    flat = None if factory is None else torch.zeros(len(seeds), 1)
-    if proxy is not None:
-        flat = proxy.parameters.expand(len(seeds), -1)
-    return loop.run(flat, seeds)
+        loop.factory, proxies = factory, torch.zeros(len(seeds), 1)
+    return loop.run(proxies, seeds)
 
 
-def tuned(settings: Settings, options: argparse.Namespace, **reward_kwargs: Any) -> dict[str, Any]:
+def best_settings(settings: Settings, options: argparse.Namespace, **reward_kwargs: Any) -> dict[str, Any]:
     """Return the best settings of agents with one reward, out of ``options.tune``: the highest share of solved tests of
     16 agents, then the highest mean return of all tests. The settings of the command, ``{}``, are among them."""
-    words = ["--implementation", settings.run.agent, "--gamename", settings.run.gamename]
-    samples = [{}, *sample_settings(words, options.tune - 1, options.seed)]
+    flags = ["--implementation", settings.run.agent, "--gamename", settings.run.gamename]
+    samples = [{}, *sample_settings(flags, options.tune - 1, options.seed)]
     seeds = fresh_seeds(options.seed, "tune", 16)
     scores = []
     for sample in samples:
-        curve = compared(settings, seeds, changes=sample, **reward_kwargs).curve
+        curve = train(settings, seeds, changes=sample, **reward_kwargs).curve
         solved = float((curve >= settings.proxy.solved_reward).double().mean())
         scores.append((solved, float(curve.nan_to_num(-math.inf).mean())))
-    return samples[max(range(len(samples)), key=scores.__getitem__)]
+    return samples[scores.index(max(scores))]
 
 
 TESTING = ("inner_steps", "test_every", "test_episodes", "test_limit", "solved_reward", "inner_rule", "train_episodes")
@@ -204,8 +212,8 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
 
     ``mean``, ``low`` and ``high`` are curves: mean and quartiles over agents at each test (`thinned`).
     """
-    curve, test_every, solved = outcome.curve.double(), config.test_every, config.solved_reward
-    last = curve[:, max(0, -(-late // test_every) - 1) :]
+    curve, test_every, solved = outcome.curve.double(), config.test_every, config.solved_reward  # curve [agents, T]
+    late_tests = curve[:, max(0, -(-late // test_every) - 1) :]
     bounds, best = interval(curve.mean(1).numpy(), iqm), int(curve.mean(0).argmax())
     return {
         "agents": len(curve),
@@ -214,9 +222,9 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
         "staying": float(stays_solved(curve, solved).double().mean()),
         "late": {
             "from": late,
-            "mean": float(last.mean()),
-            "lowest": float(last.mean(0).min()),
-            "solved": float((last >= solved).double().mean()),
+            "mean": float(late_tests.mean()),
+            "lowest": float(late_tests.mean(0).min()),
+            "solved": float((late_tests >= solved).double().mean()),
         },
         "average": float(curve.mean()),
         "average_iqm": float(iqm(curve.mean(1).numpy())),
@@ -231,17 +239,18 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     }
 
 
-def opened(word: str, game: str) -> tuple[str, files.Proxy]:
+def load_reward(assignment: str, game: str) -> tuple[str, files.Proxy]:
     """Load a learned reward from ``NAME=FILE``. Return the name and the reward. Raises SettingError or ProxyError if it
     is no reward of ``game``."""
-    name, _, path = word.partition("=")
+    name, _, path = assignment.partition("=")
     if not (name and path):
-        raise SettingError(f"reward is {word!r}; allowed: NAME=FILE")
+        raise SettingError(f"reward is {assignment!r}; allowed: NAME=FILE")
     proxy = files.load(path)
-    if not (kind := KINDS[proxy.config.proxy]).used_by:
-        raise SettingError(f"reward is {word!r}, which is a {kind.noun}; allowed: a reward of {game}")
+    kind = KINDS[proxy.config.proxy]
+    if not kind.used_by:
+        raise SettingError(f"reward is {assignment!r}, which is a {kind.noun}; allowed: a reward of {game}")
     if _task(proxy.game) != _task(game):
-        raise SettingError(f"reward is {word!r}, which is of {proxy.game}; allowed: a reward of {game}")
+        raise SettingError(f"reward is {assignment!r}, which is of {proxy.game}; allowed: a reward of {game}")
     return name, proxy
 
 
@@ -251,15 +260,14 @@ def _task(game: str) -> str:
 
 
 def steps_of_mean(curve: Tensor, solved: float, test_every: int) -> dict[str, int | None]:
-    """Return the steps at which the mean over agents ``[T]`` reaches ``solved``: for the first time, and for good.
-
-    None means never.
-    """
+    """Return the steps at which the mean over agents ``curve [T]`` reaches ``solved``: for the first time, and for
+    good. None means never."""
     tests = {
         "mean_reaches": first_solved_test(curve[None], solved),
         "mean_stays": first_stable_test(curve[None], solved),
     }
-    return {name: None if at == len(curve) else (int(at) + 1) * test_every for name, at in tests.items()}
+    # The test after the last means that there is none.
+    return {name: None if test == len(curve) else (int(test) + 1) * test_every for name, test in tests.items()}
 
 
 def thinned(curve: Tensor, points: int = 100) -> list[float]:
@@ -269,21 +277,23 @@ def thinned(curve: Tensor, points: int = 100) -> list[float]:
 
 
 def cells(name: str, row: dict[str, Any]) -> list[str]:
-    def steps(key: str) -> str:
-        low, middle, high, last = (("never" if step is None else f"{step:,.0f}") for step in row[key])
-        return f"{low} / {middle} / {high} / {last}"
+    """Return the numbers of the reward ``name`` as texts, for a row of the table."""
 
-    at = [row["mean"][max(0, round(share * len(row["mean"])) - 1)] for share in SHOWN]
-    mean = ("never" if row[key] is None else f"{row[key]:,}" for key in ("mean_reaches", "mean_stays"))
+    def steps_text(steps: float | None) -> str:
+        return "never" if steps is None else f"{steps:,.0f}"
+
+    curve = row["mean"]
+    shown_returns = [curve[max(0, round(share * len(curve)) - 1)] for share in SHOWN]
     return [
         name,
-        steps("first"),
-        steps("stays"),
+        " / ".join(map(steps_text, row["first"])),
+        " / ".join(map(steps_text, row["stays"])),
         f"{100 * row['staying']:.0f} %",
-        *mean,
+        steps_text(row["mean_reaches"]),
+        steps_text(row["mean_stays"]),
         f"{row['late']['mean']:.1f}",
         f"{100 * row['late']['solved']:.0f} %",
-        *(f"{value:.1f}" for value in at),
+        *(f"{value:.1f}" for value in shown_returns),
     ]
 
 
@@ -315,26 +325,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare(options: argparse.Namespace) -> None:
     """Train agents on all rewards and print their rows. Raises SettingError before training if an option is wrong."""
-    check_given(options, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0, tune=0)
+    check_options(options, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0, tune=0)
     check_number("shifts", options.shifts)
     check_number("hand_scales", options.hand_scales)
-    kind, steps, test_every, episodes = GAMES[options.gamename]
-    steps, test_every = options.steps or steps, options.every or test_every
+    game = GAMES[options.gamename]
+    kind, steps, test_every = options.agent or game.agent, options.steps or game.steps, options.every or game.test_every
     if test_every > steps:
         raise SettingError(f"every is {test_every}; allowed: at most steps, which is {steps}")
-    if (options.late or 0) > (last := steps // test_every * test_every):
-        raise SettingError(f"late is {options.late}; allowed: at most {last}, the step of the last test")
-    opened_rewards = [opened(assignment, options.gamename) for assignment in options.reward]
-    learned = [(name, {"proxy": proxy}) for name, proxy in opened_rewards]
-    words = [
-        f"--implementation=RN --gamename={options.gamename} --agent={options.agent or kind} --inner_steps={steps}",
-        f"--test_every={test_every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
-        "--inner_rule=budget --deploy_steps= --no_vary_hp",
-    ]
-    argv = [word for word in " ".join(words).split() if not word.endswith("=")]
+    last_test = steps // test_every * test_every
+    if (options.late or 0) > last_test:
+        raise SettingError(f"late is {options.late}; allowed: at most {last_test}, the step of the last test")
+    learned = []
+    for assignment in options.reward:
+        name, proxy = load_reward(assignment, options.gamename)
+        learned.append((name, {"proxy": proxy}))
+    argv = f"""--implementation=RN --gamename={options.gamename} --agent={kind} --inner_steps={steps}
+        --test_every={test_every} --test_episodes={game.test_episodes} --no_rank_apart --average_from=0
+        --inner_rule=budget --no_vary_hp""".split()
     fixed_names = parse(argv).explicit_names
-    changes = {name: value for name, _, value in (assignment.partition("=") for assignment in options.set)}
-    settings = parse([*argv, *(word for name, value in changes.items() for word in (f"--{name}", *value.split(",")))])
+    changes, change_flags = {}, []
+    for assignment in options.set:
+        name, _, value = assignment.partition("=")
+        changes[name] = value
+    for name, value in changes.items():
+        change_flags += [f"--{name}", *value.split(",")]
+    settings = parse([*argv, *change_flags])
     setting_names = [*field_types(type(settings.agent)), "solved_reward"]
     wrong_names = [*(changes.keys() & fixed_names), *(settings.explicit_names - fixed_names - {*setting_names})]
     if wrong_names:
@@ -350,14 +365,17 @@ def compare(options: argparse.Namespace) -> None:
         check_spaces(settings.run, agent_class(name), loop.factory.spaces, name)
     seeds = fresh_seeds(options.seed, "compare", options.agents, len(loop.implementations))
     other_rewards = list(rewards(settings, options, loop))
-    names = [*dict(other_rewards), *(name for name, _ in learned)]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        raise SettingError(f"reward is '{duplicates[0]}=...'; allowed: a name that no other row has")
+    arguments_by_name = dict(other_rewards)
+    names = [*arguments_by_name, *(name for name, _ in learned)]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingError(f"reward is '{name}=...'; allowed: a name that no other row has")
     if options.only is not None:
-        selected_names, entries = options.only or ["native"], dict(other_rewards)
-        if unknown := [name for name in selected_names if name not in entries]:
-            raise choice_error("only", unknown[0], entries)
-        other_rewards = [(name, entries[name]) for name in selected_names]
+        selected_names = options.only or ["native"]
+        for name in selected_names:
+            if name not in arguments_by_name:
+                raise choice_error("only", name, arguments_by_name)
+        other_rewards = [(name, arguments_by_name[name]) for name in selected_names]
     head = [
         "reward",
         "first: quartiles, last",
@@ -375,21 +393,21 @@ def compare(options: argparse.Namespace) -> None:
     rows: dict[str, Any] = {}
     for name, reward_kwargs in [*learned, *other_rewards]:
         started = time.process_time()
-        outcome = compared(settings, seeds, **reward_kwargs)
+        outcome = train(settings, seeds, **reward_kwargs)
         rows[name] = row_of(outcome, settings.proxy, late)
         rows[name]["cpu_seconds"] = round(time.process_time() - started, 1)
         print(*Table([cells(name, rows[name])]).lines(widths), flush=True)
     if options.tune:
         for name, reward_kwargs in [("native", {}), *learned]:
-            changes = tuned(settings, options, **reward_kwargs)
-            outcome = compared(settings, seeds, changes=changes, **reward_kwargs)
-            row = rows[f"{name}, tuned"] = row_of(outcome, settings.proxy, late) | {"settings": changes}
-            print(*Table([cells(f"{name}, tuned", row)]).lines(widths), changes, flush=True)
+            best = best_settings(settings, options, **reward_kwargs)
+            outcome = train(settings, seeds, changes=best, **reward_kwargs)
+            row = rows[f"{name}, tuned"] = row_of(outcome, settings.proxy, late) | {"settings": best}
+            print(*Table([cells(f"{name}, tuned", row)]).lines(widths), best, flush=True)
     if options.json:
-        entries = numbers_in("json", options.json, REWARD_ROWS, new=True)
-        key = f"{options.gamename}, {options.agent or kind}{''.join(f', {assignment}' for assignment in options.set)}"
-        entries[key] = entries.get(key, {}) | rows
-        write_numbers(options.json, entries)
+        numbers = numbers_in("json", options.json, REWARD_ROWS, new=True)
+        key = ", ".join([options.gamename, kind, *options.set])
+        numbers[key] = numbers.get(key, {}) | rows
+        write_numbers(options.json, numbers)
 
 
 if __name__ == "__main__":

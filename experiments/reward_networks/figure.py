@@ -9,6 +9,7 @@ steps. The map shows the reward that each move in each cell of Cliff pays, as tr
 blue the highest. ``--simplify`` leaves rewards of -50 and less grey, as the second panel of the paper does.
 """
 
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,19 +76,20 @@ def curves(source: Path, out: Path, style: FigureStyle, columns: int) -> None:
     panels = {key: rows for key, rows in comparisons.items() if key in COMPARISONS} or comparisons
     names = list(dict.fromkeys(name for rows in panels.values() for name in rows))
     line_names = [name for name in names if name in REWARDS] or names
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(line_names)}
-    styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(line_names)}
+    # Lines have different colours, then also different dashes.
+    looks = itertools.cycle(itertools.product(("-", "--", ":"), COLOURS))
+    look_of = dict(zip(line_names, looks, strict=False))
     lengths = row_lengths(len(panels), columns)
     with figure_panels(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), style, source, note=NOTE) as axes:
         for axis, (key, rows) in zip(axes, panels.items(), strict=True):
             for name in line_names:
                 if name not in rows:
                     continue
-                row = rows[name]
+                row, (line_style, colour) = rows[name], look_of[name]
                 total = row["every"] * row["tests"]
                 steps = np.linspace(total / len(row["mean"]), total, len(row["mean"]))
-                axis.plot(steps, row["mean"], color=colours[name], linestyle=styles[name], label=name)
-                axis.fill_between(steps, row["low"], row["high"], color=colours[name], alpha=0.1, linewidth=0)
+                axis.plot(steps, row["mean"], color=colour, linestyle=line_style, label=name)
+                axis.fill_between(steps, row["low"], row["high"], color=colour, alpha=0.1, linewidth=0)
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
                 draw_levels(axis, [Level(level, "solved")])
@@ -95,11 +97,9 @@ def curves(source: Path, out: Path, style: FigureStyle, columns: int) -> None:
             axis.set(xlabel="training steps of an agent", ylabel="return on the real reward")
 
 
-def paid_on_map(name: str) -> tuple[CellTable, str, np.ndarray]:
-    """Return the map of a learned reward, its mode in words, and the reward ``[S, A]`` of each move in each cell.
-
-    Raises SettingError if ``name`` is no reward of an environment with a map.
-    """
+def load_map(name: str) -> tuple[CellTable, str, np.ndarray]:
+    """Return the map of a learned reward, the name of its mode, and the reward ``[S, A]`` of each move in each cell.
+    Raises SettingError if ``name`` is no reward of an environment with a map."""
     proxy = files.load(name)
     dynamics = make_dynamics(proxy.game)
     if proxy.config.proxy != "reward" or not isinstance(dynamics, CellTable):
@@ -107,19 +107,16 @@ def paid_on_map(name: str) -> tuple[CellTable, str, np.ndarray]:
         raise SettingError(f"{line}; allowed: reward of an environment with a map, as cliff")
     networks: Any = proxy.networks
     moves = len(dynamics.actions)
-    phi = networks.with_weights(proxy.parameters[None])(torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))[None])[0]
+    one_hot = torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))  # observations of all cells
+    phi = networks.with_weights(proxy.parameters[None])(one_hot[None])[0]  # potential of each cell, [S]
     next_phi = phi[dynamics.next_cell].view(-1, moves)
     rewards = shaped_reward(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], next_phi, DISCOUNT).numpy()
     return dynamics, networks.mode.name, rewards
 
 
 def on_map(names: Sequence[str], out: Path, style: FigureStyle, simplify: bool = False) -> None:
-    """Draw the reward of each move on the map, a panel for each learned reward. With ``simplify`` moves that pay -50 or
-    less are grey and set no colour.
-
-    Raises SettingError if a name is no reward of an environment with a map.
-    """
-    maps = [paid_on_map(name) for name in names]
+    """Draw the reward of each move on the map, a panel for each learned reward (`load_map`)."""
+    maps = [load_map(name) for name in names]
     height = sum(0.58 * len(dynamics.rows) + 0.25 for dynamics, *_ in maps)
     with figure_panels(out, rows_of(*[1] * len(maps)), (WIDTH, height), style) as axes:
         for axis, (dynamics, mode, rewards) in zip(axes, maps, strict=True):
@@ -128,23 +125,24 @@ def on_map(names: Sequence[str], out: Path, style: FigureStyle, simplify: bool =
 
 
 def draw_map(axis: Any, dynamics: CellTable, rewards: np.ndarray, simplify: bool) -> None:
-    """Draw each move of a map as a triangle in the colour of its reward ``rewards [S, A]``."""
+    """Draw each move of a map as a triangle in the colour of its reward ``rewards [S, A]``. With ``simplify``, moves
+    that pay -50 or less are grey, and do not affect the scale of colours."""
     import matplotlib
     from matplotlib.patches import Polygon
 
     rows, columns, cells = len(dynamics.rows), len(dynamics.rows[0]), "".join(dynamics.rows)
     corners = {"right": ((1, 0), (1, 1)), "left": ((0, 0), (0, 1)), "down": ((0, 1), (1, 1)), "up": ((0, 0), (1, 0))}
-    inner = [cell for cell, kind in enumerate(cells) if kind not in (GOAL, HOLE)]
+    inner = [cell for cell, kind in enumerate(cells) if kind not in (GOAL, HOLE)]  # cells with moves
     coloured = rewards[inner][rewards[inner] > FALL] if simplify else rewards[inner].ravel()
-    sizes, colour = np.abs(coloured), matplotlib.colormaps["RdYlBu"]
-    least, middle = np.quantile(sizes[sizes > 0], [0.1, 0.5]) if sizes.any() else (1.0, 1.0)
+    sizes, colour_map = np.abs(coloured), matplotlib.colormaps["RdYlBu"]
+    low, middle = np.quantile(sizes[sizes > 0], [0.1, 0.5]) if sizes.any() else (1.0, 1.0)
     # Rewards that grow by a factor from cell to cell need a logarithmic scale.
-    wide = sizes.max() > 1000 * middle
-    scale = (
-        matplotlib.colors.SymLogNorm(least, vmin=-sizes.max(), vmax=sizes.max())
-        if wide
-        else matplotlib.colors.Normalize(*np.quantile(coloured, [0.0 if simplify else 0.1, 1.0]))
-    )
+    is_wide = sizes.max() > 1000 * middle
+    scale: Any
+    if is_wide:
+        scale = matplotlib.colors.SymLogNorm(low, vmin=-sizes.max(), vmax=sizes.max())
+    else:
+        scale = matplotlib.colors.Normalize(*np.quantile(coloured, [0.0 if simplify else 0.1, 1.0]))
     for cell, kind in enumerate(cells):
         row, column = divmod(cell, columns)
         if cell not in inner:
@@ -152,15 +150,14 @@ def draw_map(axis: Any, dynamics: CellTable, rewards: np.ndarray, simplify: bool
             continue
         for value, action in zip(rewards[cell], dynamics.actions, strict=True):
             points = [(column + x, row + y) for x, y in (*corners[action], (0.5, 0.5))]
-            face = GREY if simplify and value <= FALL else colour(scale(value))
-            axis.add_patch(Polygon(points, facecolor=face, edgecolor="white"))
-    axis.plot([0, columns], [0, rows], alpha=0)
+            colour = GREY if simplify and value <= FALL else colour_map(scale(value))
+            axis.add_patch(Polygon(points, facecolor=colour, edgecolor="white"))
     axis.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[], aspect="equal")
     axis.grid(False)
-    bar = axis.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colour), ax=axis, label="reward", shrink=0.8)
-    if wide:
-        tens = [10.0**power for power in range(4, 40, 4) if 10.0**power < sizes.max()]
-        bar.set_ticks([*(-ten for ten in reversed(tens)), 0.0, *tens], minor=False)
+    bar = axis.figure.colorbar(matplotlib.cm.ScalarMappable(scale, colour_map), ax=axis, label="reward", shrink=0.8)
+    if is_wide:
+        powers = [10.0**exponent for exponent in range(4, 40, 4) if 10.0**exponent < sizes.max()]
+        bar.set_ticks([*(-power for power in reversed(powers)), 0.0, *powers], minor=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,7 +25,8 @@ DISCOUNT, EPSILON, EPISODE = 0.8, 0.1, 50
 
 
 def solves(values: np.ndarray[Any, Any], moves: dict[int, dict[int, Any]]) -> bool:
-    """Return whether the greedy policy reaches the goal from the start within 13 steps."""
+    """Return whether the greedy policy of the action values ``[48, 4]`` reaches the goal from the start within 13
+    steps. ``moves`` is Gymnasium's table ``P`` of the environment."""
     cell = 36
     for _ in range(13):
         ((_, cell, _, terminated),) = moves[cell][int(values[cell].argmax())]
@@ -35,7 +36,8 @@ def solves(values: np.ndarray[Any, Any], moves: dict[int, dict[int, Any]]) -> bo
 
 
 def steps_until_solved(env: Env, seed: int, max_steps: int, random_ties: bool) -> float:
-    """Train one agent and return the steps until it solves the task; infinity after ``max_steps``."""
+    """Train one agent and return the steps until it solves the task; infinity after ``max_steps``. Of several best
+    actions it takes a random one (``random_ties``) or the first."""
     random, values = np.random.default_rng(seed), np.zeros((48, 4))
     table_env: Any = env.unwrapped
     moves = table_env.P
@@ -72,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--reward", default="cliffwalking-additive-potential", help="name or file of a learned reward")
     options = flags.parse_args(argv)
     try:
-        for name in ("agents", "steps"):
-            if (value := getattr(options, name)) < 1:
+        for name, value in (("agents", options.agents), ("steps", options.steps)):
+            if value < 1:
                 raise ValueError(f"{name} is {value}; allowed: integer, at least 1")
         native_env: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)
         learned: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)

@@ -23,7 +23,7 @@ from control.cli.parse import parse
 from control.evolution.inner_loop import fresh_seeds
 from control.reports.figures import WIDTH, write_numbers
 from envs.base import Environment, Step
-from experiments.comparison import Layout, check_given
+from experiments.comparison import Layout, check_options
 from experiments.plotting import measure_and_draw, run_command
 from experiments.proxies import WrappedLoop, Wrapper
 from models.proxies import files
@@ -35,21 +35,22 @@ NOTE = "share of the steps of all agents that enter a cell; falls end an episode
 
 
 class Counter(Wrapper):
-    """Counts the steps that enter each cell, ``entered [S]``."""
+    """Counts the steps that enter each cell: ``counts [S]``."""
 
     def __init__(self, environment: Environment):
         super().__init__(environment)
-        self.entered = torch.zeros(environment.spaces.obs_shape[0], dtype=torch.float64)
+        self.counts = torch.zeros(environment.spaces.obs_shape[0], dtype=torch.float64)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        """Make a step of the environment, and count the cells that the members enter."""
         step = self.environment.step(actions, active)
-        self.entered += step.obs.sum((0, 1))
+        self.counts += step.obs.sum((0, 1))  # observations are one-hot
         return step
 
 
 def measure(flags: argparse.Namespace) -> None:
-    """Train SARSA agents on both rewards."""
-    check_given(flags, LAYOUT, agents=1, steps=1)
+    """Train SARSA agents on both rewards, and write the share of steps that enter each cell."""
+    check_options(flags, LAYOUT, agents=1, steps=1)
     proxy = files.load("cliff-additive-potential")
     torch.set_num_threads(1)
     settings = parse(FLAGS.split())
@@ -57,11 +58,11 @@ def measure(flags: argparse.Namespace) -> None:
     for name in ("learned", "native"):
         config = dataclasses.replace(settings.proxy if name == "native" else proxy.config, compiled=False)
         loop = WrappedLoop(Counter, config, "SARSA", settings.agent, "cliff")
-        rows = None if name == "native" else proxy.parameters.expand(flags.agents, -1)
+        rewards = None if name == "native" else proxy.parameters.expand(flags.agents, -1)
         changes: dict[str, Any] = {"test_every": None, "inner_rule": "budget", "test_episodes": 1}
-        outcome = loop.run(rows, fresh_seeds(0, "visits", flags.agents), inner_steps=flags.steps, **changes)
-        entered = torch.stack([counter.entered for counter in loop.wrappers]).sum(0)
-        share = entered / entered.sum()
+        outcome = loop.run(rewards, fresh_seeds(0, "visits", flags.agents), inner_steps=flags.steps, **changes)
+        counts = torch.stack([counter.counts for counter in loop.wrappers]).sum(0)
+        share = counts / counts.sum()
         results[name] = {
             "share": [float(f"{value:.4g}") for value in share],
             "return": float(outcome.scores.mean()),
@@ -81,8 +82,8 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     for axis, (name, row) in zip(axes, numbers.items(), strict=True):
         share = np.array(row["share"]).reshape(-1, COLUMNS)
         image = axis.imshow(np.maximum(share, 1e-4), norm=scale, cmap="viridis", aspect="equal")
-        words = {"learned": "learned additive potential", "native": "the task's reward"}[name]
-        axis.set(title=f"{words}: {row['agents']} {row['agent']} agents, {row['steps']:,} steps", xticks=[], yticks=[])
+        reward = {"learned": "learned additive potential", "native": "the task's reward"}[name]
+        axis.set(title=f"{reward}: {row['agents']} {row['agent']} agents, {row['steps']:,} steps", xticks=[], yticks=[])
         axis.grid(False)
         axis.text(0, 3, "S", ha="center", va="center", color="white")
         axis.text(COLUMNS - 1, 3, "G", ha="center", va="center", color="white")

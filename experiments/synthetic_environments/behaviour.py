@@ -25,8 +25,8 @@ from control.commands.proxy_agents import agent_settings
 from control.loops.build import check_spaces
 from control.reports.figures import FigureStyle, write_numbers
 from control.reports.synthetic import behaviour, draw_histograms, draw_rewards, histograms
-from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script, script_flags
-from experiments.synthetic_environments.exam import opened
+from experiments.comparison import Layout, check_options, figure_to_write, numbers_in, run_script, script_flags
+from experiments.synthetic_environments.exam import load_synthetic
 from models.registry import agent_class, parse_agents
 from models.settings import SettingError
 
@@ -42,45 +42,47 @@ def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path |
 
 def draw_again(flags: argparse.Namespace) -> None:
     """Draw the histograms of an earlier call. Raises SettingError for a synthetic environment that the file lacks."""
-    rows_of = numbers_in("numbers", flags.numbers, LAYOUT)
-    if flags.proxy not in rows_of:
-        raise SettingError(f"proxy is {flags.proxy!r}; allowed with '{flags.numbers}': {', '.join(rows_of)}", "proxy")
-    draw(rows_of[flags.proxy]["panels"], pages(flags), flags.numbers)
+    numbers = numbers_in("numbers", flags.numbers, LAYOUT)
+    if flags.proxy not in numbers:
+        raise SettingError(f"proxy is {flags.proxy!r}; allowed with '{flags.numbers}': {', '.join(numbers)}", "proxy")
+    draw(numbers[flags.proxy]["panels"], figures_of(flags), flags.numbers)
 
 
-def pages(flags: argparse.Namespace) -> dict[str, Path]:
+def figures_of(flags: argparse.Namespace) -> dict[str, Path]:
     """Return the figures to write, theme -> file."""
-    dark = {"dark": figure_to_write("dark", flags.dark)} if flags.dark else {}
-    return {"light": figure_to_write("out", flags.out)} | dark
+    figures = {"light": figure_to_write("out", flags.out)}
+    if flags.dark:
+        figures["dark"] = figure_to_write("dark", flags.dark)
+    return figures
 
 
 def make(flags: argparse.Namespace) -> None:
     """Train ten agents and draw. Raises SettingError if the proxy is no synthetic environment."""
     if flags.numbers:
         return draw_again(flags)
-    name, agent, reward_path = flags.proxy, flags.agent, flags.paid
-    check_given(flags, LAYOUT)
-    figures = pages(flags)
-    proxy = opened(name)
-    if reward_path and proxy.config.proxy != "bandit":
+    name, agent = flags.proxy, flags.agent
+    check_options(flags, LAYOUT)
+    figures = figures_of(flags)
+    proxy = load_synthetic(name)
+    if flags.paid and proxy.config.proxy != "bandit":
         raise SettingError(f"--paid has no effect: {name} is no bandit")
-    rewards = {}
-    if reward_path:
-        rewards = {"light": reward_path, "dark": reward_path.with_stem(f"{reward_path.stem}_dark")}
-    rewards = {theme: figure_to_write("paid", path) for theme, path in rewards.items()}
+    reward_figures = {}  # theme -> file
+    if flags.paid:
+        reward_figures["light"] = figure_to_write("paid", flags.paid)
+        reward_figures["dark"] = figure_to_write("paid", flags.paid.with_stem(f"{flags.paid.stem}_dark"))
     settings = parse(["--implementation", "SE", "--gamename", proxy.game, "--agent", agent])
     for agent_name in parse_agents(settings.run.agent):
         check_spaces(settings.run, agent_class(agent_name), proxy.spaces, agent_name)
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
-    data = behaviour(proxy, settings)
-    panels = histograms(data, proxy.game, proxy.config.proxy == "bandit")
+    samples = behaviour(proxy, settings)
+    panels = histograms(samples, proxy.game, proxy.config.proxy == "bandit")
     draw(panels, figures, None)
     if flags.json:
         results = numbers_in("json", flags.json, LAYOUT, new=True)
         results[name] = {"game": proxy.game, "kind": proxy.config.proxy, "panels": panels}
         write_numbers(flags.json, results)
-    for theme, path in rewards.items():
-        print(f"Figure:  {draw_rewards(path, data, proxy, FigureStyle(theme))}")
+    for theme, path in reward_figures.items():
+        print(f"Figure:  {draw_rewards(path, samples, proxy, FigureStyle(theme))}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from control.films.pictures import Frame, add_caption, place_side_by_side
 from control.reports.figures import INKS, PAPER, THEMES, check_writable
 from envs.make import make_environment
 from experiments.comparison import run_script, script_flags
-from experiments.synthetic_environments.transfer import PROXIES, trained
+from experiments.synthetic_environments.transfer import PROXIES, train
 from models.streams import Streams
 
 STEPS = 500  # of the film
@@ -74,13 +74,14 @@ class Half:
 def coloured(picture: Frame, theme: str) -> Frame:
     """Return two halves side by side in the colours of a theme. White paper with black ink above, and dark paper with
     white ink below, become the paper and the ink of the theme. The pole keeps its colour."""
-    paper, ink = (np.array([int(hex[i : i + 2], 16) for i in (1, 3, 5)]) for hex in (PAPER[theme], INKS[theme]))
-    height = BOTTOM - TOP
+    paper = np.array(list(bytes.fromhex(PAPER[theme][1:])))  # red, green and blue of "#ffffff"
+    ink = np.array(list(bytes.fromhex(INKS[theme][1:])))
+    height = BOTTOM - TOP  # of the animation, above the text
     values = picture.astype(float)
     shade = values.mean(-1, keepdims=True) / 255  # 0 for black
     shade[:height] = 1 - shade[:height]
     greys = paper + (ink - paper) * shade
-    chroma = np.ptp(values, -1, keepdims=True)
+    chroma = np.ptp(values, -1, keepdims=True)  # 0 for greys; only the pole has a colour
     # A pixel at the edge of the pole is a mixture with white paper.
     pole = values - (1 - (chroma / 100).clip(0, 1)) * (255 - paper)
     pole[height:] = greys[height:]
@@ -89,15 +90,12 @@ def coloured(picture: Frame, theme: str) -> Frame:
 
 def film(out: Path) -> None:
     """Write the film as ``out`` with the suffix .mp4, light and dark, and a GIF beside each."""
-    paths = [out.with_stem(out.stem + end).with_suffix(".mp4") for end in ("", "_dark")]
+    paths = [out.with_suffix(".mp4"), out.with_stem(f"{out.stem}_dark").with_suffix(".mp4")]
     check_writable("out", *paths, *(path.with_suffix(".gif") for path in paths))
-    halves = [
-        Half(
-            trained("PPO by default", where, TRAINING_STEPS, SEED, PROXIES["bandit"], "CartPole-v1"),
-            f"trained on {place}",
-        )
-        for where, place in (("bandit", "the network"), ("real", "CartPole"))
-    ]
+    halves = []
+    for trained_on, name in (("bandit", "the network"), ("real", "CartPole")):
+        agent = train("PPO by default", trained_on, TRAINING_STEPS, SEED, PROXIES["bandit"], "CartPole-v1")
+        halves.append(Half(agent, f"trained on {name}"))
     pictures = []
     for _ in range(STEPS):
         pictures.append(place_side_by_side([half.picture() for half in halves]))

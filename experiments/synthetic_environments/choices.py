@@ -9,7 +9,7 @@ correlations of Spearman and Kendall, and Pearson's correlation of the returns.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -30,40 +30,49 @@ NOTE = (
 
 
 def kendall(x: Array, y: Array) -> float:
-    """Return Kendall's tau-b of pairs ``[N]``; 0 if all values of one side are equal."""
-    signs = [np.sign(side[:, None] - side[None])[np.triu_indices(len(side), 1)] for side in (x, y)]
-    scale = float(np.sqrt((signs[0] ** 2).sum() * (signs[1] ** 2).sum()))
-    return float(signs[0] @ signs[1]) / scale if scale else 0.0
+    """Return Kendall's tau-b of N pairs of ``x [N]`` and ``y [N]``; 0 if all values of one side are equal."""
+    pairs = np.triu_indices(len(x), 1)  # each pair of indices once
+    x_signs, y_signs = np.sign(x[:, None] - x[None])[pairs], np.sign(y[:, None] - y[None])[pairs]
+    scale = float(np.sqrt((x_signs**2).sum() * (y_signs**2).sum()))
+    return float(x_signs @ y_signs) / scale if scale else 0.0
 
 
 def pearson(x: Array, y: Array) -> float:
-    """Return Pearson's correlation of pairs ``[N]``; 0 if all values of one side are equal."""
+    """Return Pearson's correlation of N pairs of ``x [N]`` and ``y [N]``; 0 if all values of one side are equal."""
     return float(np.corrcoef(x, y)[0, 1]) if x.std() and y.std() else 0.0
 
 
-def panels_of(results: dict[str, Any]) -> list[tuple[str, str, Array, Array]]:
-    """Return synthetic environment, order, scores ``[N]`` and true returns ``[N]`` of every panel, sorted by order.
+class Panel(NamedTuple):
+    """N settings: their ``scores [N]`` on the synthetic environment ``name``, and the ``true_returns [N]`` of agents
+    that trained on the real one. ``order`` is one of `ORDERS`."""
 
-    Omits synthetic environments with another number of settings than the real one.
-    """
+    name: str
+    order: str
+    scores: Array
+    true_returns: Array
+
+
+def panels_of(results: dict[str, Any]) -> list[Panel]:
+    """Return the panels, sorted by order. Omits synthetic environments with another number of settings than the real
+    one."""
     panels = []
     for order in ORDERS:
         for name, row in results.items():
-            truth = np.array(results[name.partition("-")[0]]["returns"]).mean(1)
-            if order in row and len(scores := np.array(row[order]["scores"])) == len(truth):
-                panels.append((name, order, scores, truth))
+            true_returns = np.array(results[name.partition("-")[0]]["returns"]).mean(1)
+            if order in row and len(row[order]["scores"]) == len(true_returns):
+                panels.append(Panel(name, order, np.array(row[order]["scores"]), true_returns))
     return panels
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a column for each synthetic environment, a row for each order."""
-    for axis, (name, order, scores, truth) in zip(axes, panels_of(numbers["results"]), strict=True):
-        axis.plot(scores, truth, "o", color=COLOURS[ORDERS.index(order)], markersize=3, markeredgewidth=0, alpha=0.8)
-        axis.set(title=name, xlabel=order)
-        words = (
-            f"S {rank_correlation(scores, truth):.2f}, K {kendall(scores, truth):.2f}, P {pearson(scores, truth):.2f}"
-        )
-        axis.text(0.03, 0.97, words, transform=axis.transAxes, fontsize=6.5, va="top")
+    for axis, panel in zip(axes, panels_of(numbers["results"]), strict=True):
+        scores, true_returns, colour = panel.scores, panel.true_returns, COLOURS[ORDERS.index(panel.order)]
+        axis.plot(scores, true_returns, "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.8)
+        axis.set(title=panel.name, xlabel=panel.order)
+        text = f"S {rank_correlation(scores, true_returns):.2f}, K {kendall(scores, true_returns):.2f}"
+        text += f", P {pearson(scores, true_returns):.2f}"
+        axis.text(0.03, 0.97, text, transform=axis.transAxes, fontsize=6.5, va="top")
     for axis in (axes[0], axes[len(axes) // 2]):
         axis.set_ylabel("trained on the real one")
 
@@ -75,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = flags.parse_args(argv)
 
     def draw() -> None:
-        if not (panels := panels_of(numbers_in("source", values.source, LAYOUT, script="tuning.py")["results"])):
+        panels = panels_of(numbers_in("source", values.source, LAYOUT, script="tuning.py")["results"])
+        if not panels:
             raise SettingError(f"source is '{values.source}', which has no synthetic environment", "source")
         cells = (rows(len(panels) // 2, len(panels) // 2), (WIDTH, 3.6))
         draw_pages(values.source, LAYOUT, values.out, fill, cells, NOTE)

@@ -29,7 +29,7 @@ from control.evolution.inner_loop import InnerLoop
 from control.reports.figures import write_numbers
 from control.reports.search import describe, iqm_text
 from envs.synthetic import ProxyFactory
-from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.comparison import Layout, check_options, run_script, script_flags
 from experiments.proxies import load_proxy, train_and_test
 from models.proxies.files import Proxy
 from models.registry import agent_class, default_config
@@ -38,6 +38,7 @@ from models.streams import Streams, derive_seed
 from understudy.kinds import KINDS
 
 WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
+# Name of an exam -> implementation of the agents, their number, and changes to their settings.
 EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "DDQN, drawn": ("DDQN", 64, {"vary_hp": True}),
     "DuelingDDQN, drawn": ("DuelingDDQN", 32, {"vary_hp": True, "feature_dim": 64}),
@@ -53,40 +54,42 @@ EXAMS[SUPERVISED] = ("DDQN", 32, {})  # a placeholder: no agent plays
 LAYOUT = Layout(("agents", "iqm", "worst", "cpu_seconds"), 2)  # synthetic environment -> exam -> its numbers
 
 
-def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
+def load_synthetic(path: str, exams: Sequence[str] = ()) -> Proxy:
     """Load a synthetic environment. Raises SettingError for another file, or if one of the ``exams`` does not fit."""
     proxy = load_proxy(path, "synthetic environments")
-    if (kind := KINDS[proxy.config.proxy]).used_by:
-        raise SettingError(f"proxies is {path!r}, which is a {kind.noun}; allowed: synthetic environments")
-    for name in (name for name in exams if name != SUPERVISED):
-        takes = agent_class(EXAMS[name][0]).action_kinds
-        if not isinstance(proxy.spaces.actions, takes):
-            action_types = " or ".join(kind.__name__.lower() for kind in takes)
+    proxy_kind = KINDS[proxy.config.proxy]
+    if proxy_kind.used_by:
+        raise SettingError(f"proxies is {path!r}, which is a {proxy_kind.noun}; allowed: synthetic environments")
+    for name in [name for name in exams if name != SUPERVISED]:
+        action_kinds = agent_class(EXAMS[name][0]).action_kinds
+        if not isinstance(proxy.spaces.actions, action_kinds):
+            allowed = " or ".join(kind.__name__.lower() for kind in action_kinds)
             line = f"whose actions are {type(proxy.spaces.actions).__name__.lower()}"
-            raise SettingError(f"proxies is {path!r}, {line}; allowed with {name}: {action_types} actions")
+            raise SettingError(f"proxies is {path!r}, {line}; allowed with {name}: {allowed} actions")
     if SUPERVISED in exams and not getattr(proxy.config, "pairs", None):
         raise SettingError(f"proxies is {path!r}, which has no pairs; allowed with {SUPERVISED}: bandits of pairs")
     return proxy
 
 
 def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool = False) -> dict:
-    """Run one exam and return its numbers as plain data. ``real``: agents train on the real environment instead."""
-    kind, count, changed = EXAMS[name]
+    """Run the exam ``name`` of `EXAMS` and return its numbers as plain data. The number of ``agents`` replaces the
+    number in the table. With ``real``, agents train on the real environment instead of ``proxy``."""
+    kind, count, changes = EXAMS[name]
     count = agents or count
     if name == SUPERVISED:
-        return taught(proxy, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
+        return examine_supervised(proxy, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
     agent_config = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.process_time()
-    outcome = train_and_test(proxy, kind, dataclasses.replace(agent_config, **changed), seeds, real)
+    outcome = train_and_test(proxy, kind, dataclasses.replace(agent_config, **changes), seeds, real)
     row = describe(outcome, proxy.config) | {"cpu_seconds": time.process_time() - started}
     if proxy.game == "cartpole":
-        short = dataclasses.replace(outcome, returns=outcome.returns.clamp(max=200))
-        row["of_200"] = describe(short, dataclasses.replace(proxy.config, solved_reward=195.0))
+        clipped = dataclasses.replace(outcome, returns=outcome.returns.clamp(max=200))
+        row["of_200"] = describe(clipped, dataclasses.replace(proxy.config, solved_reward=195.0))
     return row
 
 
-def taught(proxy: Proxy, seeds: list[int]) -> dict:
+def examine_supervised(proxy: Proxy, seeds: list[int]) -> dict:
     """Test policies that supervised learning trains on the pairs of ``proxy``; ``seeds`` set their initial weights."""
     config: Any = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
     factory, started = ProxyFactory(config, proxy.game), time.process_time()
@@ -111,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make(options: argparse.Namespace) -> None:
     """Run all exams. Raises SettingError or ProxyError before the first training if an option is wrong."""
-    check_given(options, LAYOUT, agents=1)
-    proxies = {path: opened(path, options.exams) for path in options.proxies}
+    check_options(options, LAYOUT, agents=1)
+    proxies = {path: load_synthetic(path, options.exams) for path in options.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}
     for path, proxy in proxies.items():
@@ -120,15 +123,12 @@ def make(options: argparse.Namespace) -> None:
             if real and name == SUPERVISED:
                 continue
             row = examine(proxy, name, options.seed, options.agents, real)
-            where = f"{path}, real" if real else path
-            results.setdefault(where, {})[name] = row
-            cut = row.get("of_200")
-            short = f", of 200: {cut['mean']:.2f}, worst {cut['worst']:.0f}" if cut else ""
-            print(
-                f"{where}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {iqm_text(row)}, worst "
-                f"{row['worst']:.0f}{short} ({row['cpu_seconds']:.0f} CPU-s)",
-                flush=True,
-            )
+            trained_on = f"{path}, real" if real else path
+            results.setdefault(trained_on, {})[name] = row
+            text = f"{row['agents']} agents, mean {row['mean']:.1f}, IQM {iqm_text(row)}, worst {row['worst']:.0f}"
+            if "of_200" in row:
+                text += f", of 200: {row['of_200']['mean']:.2f}, worst {row['of_200']['worst']:.0f}"
+            print(f"{trained_on}: {name}: {text} ({row['cpu_seconds']:.0f} CPU-s)", flush=True)
     if options.json:
         write_numbers(options.json, results)
 

@@ -23,7 +23,7 @@ from control.reports.curves import Level, draw_levels
 from control.reports.figures import COLOURS, WIDTH, rows, write_numbers
 from control.reports.runs import read_runs
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
-from experiments.comparison import Layout, check_given, numbers_in, run_script, run_search
+from experiments.comparison import Layout, check_options, numbers_in, run_script, run_search
 from experiments.plotting import draw_pages, measure_and_draw, parse_with_extra_flags
 
 # Game -> title, return at which it is solved.
@@ -37,19 +37,21 @@ NOTE = "thin lines: seeds, mean of 16 new agents trained on the mean of the sear
 
 def flags_of(game: str, search: str) -> list[str]:
     """Return the flags of one of `SEARCHES`. Tests on CartPole have 200 steps, which the recipe must be set to."""
-    limit = ["--test_limit", "200", "--solved_reward", "195"] if game == "cartpole" and search == "recipe" else []
-    return [*SEARCHES[search], *limit]
+    if game == "cartpole" and search == "recipe":
+        return [*SEARCHES[search], "--test_limit", "200", "--solved_reward", "195"]
+    return SEARCHES[search]
 
 
 def measure(flags: argparse.Namespace) -> None:
     """Run or resume the searches of one game. Raises SettingError for a file of another script."""
-    check_given(flags, LAYOUT, seeds=1, generations=1)
+    check_options(flags, LAYOUT, seeds=1, generations=1)
     for seed in range(flags.seeds):
         for search in flags.searches:
-            words = [*flags_of(flags.game, search), *flags.extra_flags]
+            search_flags = [*flags_of(flags.game, search), *flags.extra_flags]
             if flags.generations:
-                words = ["--generations", str(flags.generations), *words]
-            collect(flags, search, seed, run_search(flags.logdir, flags.game, f"curves_{search}", seed, words))
+                search_flags = ["--generations", str(flags.generations), *search_flags]
+            folder = run_search(flags.logdir, flags.game, f"curves_{search}", seed, search_flags)
+            collect(flags, search, seed, folder)
 
 
 def collect(flags: argparse.Namespace, search: str, seed: int, folder: Path) -> None:
@@ -60,17 +62,8 @@ def collect(flags: argparse.Namespace, search: str, seed: int, folder: Path) -> 
     row = {"synthetic_steps": [int(step) for step in steps], "returns": [round(float(value), 2) for value in returns]}
     results.setdefault(flags.game, {}).setdefault(search, {})[str(seed)] = row
     write_numbers(flags.json, results)
-    print(
-        f"{flags.game}, {search}, seed {seed}: {len(returns)} generations, last {returns[-1]:.1f}, "
-        f"best {returns.max():.1f}",
-        flush=True,
-    )
-
-
-def mean_of(curves: Sequence[Sequence[float]]) -> np.ndarray:
-    """Return the mean over seeds, cut to the shortest curve."""
-    shortest = min(map(len, curves))
-    return np.mean([curve[:shortest] for curve in curves], 0)
+    text = f"{len(returns)} generations, last {returns[-1]:.1f}, best {returns.max():.1f}"
+    print(f"{flags.game}, {search}, seed {seed}: {text}", flush=True)
 
 
 def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None:
@@ -82,7 +75,8 @@ def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None
             if len(curves) > 1:
                 for curve in curves:
                     axis.plot(range(1, len(curve) + 1), curve, color=COLOUR[search], linewidth=0.5, alpha=0.6)
-            mean = mean_of(curves)
+            shortest = min(map(len, curves))
+            mean = np.mean([curve[:shortest] for curve in curves], 0)
             axis.plot(range(1, len(mean) + 1), mean, color=COLOUR[search], label=LABELS[search])
         draw_levels(axis, [Level(solved, "solved")])
         counts = ", ".join(f"{search}: {len(seeds)}" for search, seeds in numbers[game].items())

@@ -32,15 +32,15 @@ from envs.names import CartPoleParameters
 from experiments.comparison import (
     Layout,
     add_look,
-    check_given,
     check_number,
+    check_options,
     figure_to_write,
     numbers_in,
     run_script,
     script_flags,
     style_of,
 )
-from experiments.synthetic_environments.exam import opened
+from experiments.synthetic_environments.exam import load_synthetic
 from models.contract import Policy
 from models.registry import default_config
 from models.settings import SettingError
@@ -55,18 +55,18 @@ LAYOUT = Layout(("agents", "episodes", "spread", "regimes"))
 
 
 def variants() -> dict[str, str]:
-    """Return the tests: name -> environment."""
-    property_variants = {
-        f"{name} x {factor:g}": f"cartpole,{name}={MIDDLE[name] * factor}"
-        for name in PROPERTIES
-        for factor in FACTORS
-        if factor != 1
-    }
-    spread_variants = {f"all within x {spread:g}": f"cartpole,physics_spread={spread}" for spread in SPREADS}
-    return {"as it is": "cartpole", **property_variants, **spread_variants}
+    """Return the tests: name -> environment, such as ``{"gravity x 2": "cartpole,gravity=19.6"}``."""
+    tests = {"as it is": "cartpole"}
+    for name in PROPERTIES:
+        for factor in FACTORS:
+            if factor != 1:
+                tests[f"{name} x {factor:g}"] = f"cartpole,{name}={MIDDLE[name] * factor}"
+    for spread in SPREADS:
+        tests[f"all within x {spread:g}"] = f"cartpole,physics_spread={spread}"
+    return tests
 
 
-class Abroad(InnerLoop):
+class VariantLoop(InnerLoop):
     """Trains like `InnerLoop`, and tests agents in all `variants`, one after another."""
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
@@ -79,62 +79,60 @@ class Abroad(InnerLoop):
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train and test agents in all regimes. Return regime -> variant -> numbers of `describe`, and the options."""
+    """Train agents in all regimes (on each synthetic environment, and on the real one with fixed and with random
+    physics), and test them. Return regime -> variant -> numbers of `describe`, and the options."""
     proxies: dict[str, Any] = {}
-    for word in options.proxies:
-        name, equals, path = word.partition("=")
+    for assignment in options.proxies:
+        name, equals, path = assignment.partition("=")
         if not equals:
-            raise SettingError(f"proxies is {word!r}; allowed: NAME=FILE")
-        proxies[name] = opened(path, ["DDQN"])
+            raise SettingError(f"proxies is {assignment!r}; allowed: NAME=FILE")
+        proxies[name] = load_synthetic(path, ["DDQN"])
         if proxies[name].game.partition(",")[0] != "cartpole":
-            raise SettingError(f"proxies is {word!r}; allowed: synthetic environments of cartpole")
+            raise SettingError(f"proxies is {assignment!r}; allowed: synthetic environments of cartpole")
     first = next(iter(proxies.values()))
     config = dataclasses.replace(first.config, test_episodes=options.episodes, test_limit=None)
-    settings = agent_settings(first, "DDQN", {"vary_hp": True})
-    on_real = dataclasses.replace(default_config("DDQN", "cartpole"), vary_hp=True)
+    synthetic_settings = agent_settings(first, "DDQN", {"vary_hp": True})
+    real_settings = dataclasses.replace(default_config("DDQN", "cartpole"), vary_hp=True)
     seeds, steps = fresh_seeds(options.seed, "physics", options.agents), config.steps_in_use
-    varied = f"cartpole,physics_spread={options.spread:g}"
+    # Name of a regime -> environment, parameters of the synthetic one (None: real), and training steps.
     regimes = {name: ("cartpole", proxy.parameters, steps) for name, proxy in proxies.items()}
     for budget in dict.fromkeys((steps, options.real_steps)):
         regimes[f"real, {budget:,} steps"] = ("cartpole", None, budget)
-        regimes[f"real with drawn physics, {budget:,} steps"] = (varied, None, budget)
+        random_physics = f"cartpole,physics_spread={options.spread:g}"
+        regimes[f"real with drawn physics, {budget:,} steps"] = (random_physics, None, budget)
     results: dict[str, Any] = {}
     for regime, (game, parameters, budget) in regimes.items():
         started = time.process_time()
-        loop = Abroad(config, "DDQN", on_real if parameters is None else settings, game)
-        proxies_of = None if parameters is None else parameters.expand(len(seeds), -1)
-        outcome = loop.run(proxies_of, seeds, inner_steps=budget, inner_rule="budget")
-        parts = outcome.returns.split(options.episodes, 1)
-        rows = {
-            name: describe(dataclasses.replace(outcome, returns=part), config)
-            for name, part in zip(variants(), parts, strict=True)
-        }
-        results[regime] = {name: {key: row[key] and round(row[key], 3) for key in SHOWN} for name, row in rows.items()}
+        loop = VariantLoop(config, "DDQN", real_settings if parameters is None else synthetic_settings, game)
+        copies = None if parameters is None else parameters.expand(len(seeds), -1)  # one for each agent
+        outcome = loop.run(copies, seeds, inner_steps=budget, inner_rule="budget")
+        returns_of_variants = outcome.returns.split(options.episodes, 1)
         print(f"{regime} ({time.process_time() - started:.0f} CPU-s)", flush=True)
-        for name, row in results[regime].items():
+        results[regime] = {}
+        for name, returns in zip(variants(), returns_of_variants, strict=True):
+            summary = describe(dataclasses.replace(outcome, returns=returns), config)
+            row = {key: None if summary[key] is None else round(summary[key], 3) for key in SHOWN}
+            results[regime][name] = row
             print(f"  {name:<20} {row['mean']:6.1f}  IQM {iqm_text(row)}", flush=True)
     return {"agents": options.agents, "episodes": options.episodes, "spread": options.spread, "regimes": results}
 
 
 def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
     """Draw a panel for each property: return over its factor, a line for each regime."""
-    note = (
-        f"{numbers['agents']} fresh agents (DDQN, drawn hyperparameters), {numbers['episodes']} greedy episodes each; "
-        "lines: interquartile mean, bands: its 95 % bootstrap interval; sampled physics: factors up to "
-        f"{numbers['spread']:g}"
-    )
+    note = f"{numbers['agents']} fresh agents (DDQN, drawn hyperparameters), {numbers['episodes']} greedy episodes each"
+    note += "; lines: interquartile mean, bands: its 95 % bootstrap interval"
+    note += f"; sampled physics: factors up to {numbers['spread']:g}"
     style = style_of(options)
     with figure_panels(options.out, [[0, 1], [2, 3]], (WIDTH, 4.2), style, options.numbers, note=note) as axes:
         for axis, name in zip(axes, PROPERTIES, strict=True):
             for colour, (regime, rows) in zip(COLOURS, numbers["regimes"].items(), strict=False):
                 factor_rows = [rows["as it is" if factor == 1 else f"{name} x {factor:g}"] for factor in FACTORS]
-                label = regime.replace("drawn physics", "sampled physics")  # "drawn" in older files
-                axis.plot(
-                    FACTORS, [row["iqm"] for row in factor_rows], color=colour, marker="o", markersize=3, label=label
-                )
-                bounds = [[row[bound] for row in factor_rows] for bound in ("iqm_low", "iqm_high")]
-                if None not in [*bounds[0], *bounds[1]]:
-                    axis.fill_between(FACTORS, *bounds, color=colour, alpha=0.15, linewidth=0)
+                label = regime.replace("drawn physics", "sampled physics")
+                means = [row["iqm"] for row in factor_rows]
+                axis.plot(FACTORS, means, color=colour, marker="o", markersize=3, label=label)
+                low, high = [row["iqm_low"] for row in factor_rows], [row["iqm_high"] for row in factor_rows]
+                if None not in [*low, *high]:
+                    axis.fill_between(FACTORS, low, high, color=colour, alpha=0.15, linewidth=0)
             axis.set_xscale("log", base=2)
             axis.set_ylim(0, 520)
             axis.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
@@ -158,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = flags.parse_args(argv)
 
     def run() -> None:
-        check_given(options, LAYOUT, agents=1, episodes=1, real_steps=1)
+        check_options(options, LAYOUT, agents=1, episodes=1, real_steps=1)
         check_number("spread", options.spread, **BOUNDS)
         options.out = options.out and figure_to_write("out", options.out)
         style_of(options)  # raise for a wrong format before measuring

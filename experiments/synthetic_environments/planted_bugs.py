@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import understudy  # noqa: F401  registers the synthetic environments
 from control.reports.figures import write_numbers
-from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.comparison import Layout, check_options, run_script, script_flags
 
 IDS = {
     "bandit": "understudy/SyntheticCartPole-v0",
@@ -58,7 +58,8 @@ def floats(array: Any) -> Tensor:
 
 
 class Steps:
-    """Environments side by side. A step returns the observation after it, also at the end of an episode."""
+    """Environments side by side, whose current observations are ``obs``. A step returns the observation after it, also
+    at the end of an episode."""
 
     def __init__(self, env_id: str, seed: int):
         torch.manual_seed(seed)
@@ -79,7 +80,8 @@ class Steps:
 
 
 def train_dqn(env_id: str, bug: str, seed: int, updates: int) -> nn.Sequential:
-    """Return the action values of a double DQN after ``updates`` updates, one for a step of all environments."""
+    """Train a double DQN with a ``bug`` of `DQN_BUGS` ("" for none), and return its network of action values. There is
+    an update for each step of all environments."""
     steps, q, target = Steps(env_id, seed), network(2), network(2)
     target.load_state_dict(q.state_dict())
     optimizer = torch.optim.Adam(q.parameters(), 1e-3)
@@ -115,6 +117,7 @@ def train_dqn(env_id: str, bug: str, seed: int, updates: int) -> nn.Sequential:
 
 
 def minimise(loss: Tensor, optimizer: torch.optim.Optimizer, max_norm: float = 10.0) -> None:
+    """Make a step of the optimizer, with gradients clipped at ``max_norm``."""
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
@@ -122,7 +125,8 @@ def minimise(loss: Tensor, optimizer: torch.optim.Optimizer, max_norm: float = 1
 
 
 def train_ppo(env_id: str, bug: str, seed: int, updates: int) -> nn.Sequential:
-    """Return the policy of PPO after ``updates`` updates: ten passes over each rollout of 32 steps."""
+    """Train PPO with a ``bug`` of `PPO_BUGS` ("" for none), and return its policy. It makes about ``updates`` updates:
+    ten passes over each rollout of 32 steps."""
     steps, policy, critic = Steps(env_id, seed), network(2), network(1)
     optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()], 1e-3)
     for _ in range(max(1, updates // 80)):
@@ -162,15 +166,15 @@ def ppo_losses(
     bug: str,
     obs: Tensor,
     actions: Tensor,
-    old: Tensor,
+    old_log_probs: Tensor,
     advantages: Tensor,
     returns: Tensor,
 ) -> Tensor:
-    """Return the loss of a minibatch."""
+    """Return the loss of a minibatch, the sum of the losses of policy, critic and entropy."""
     logits = policy(obs)
     all_log_probs = logits.log_softmax(1)
     scores = logits if bug == "logits in place of log-probabilities" else all_log_probs
-    log_ratio = scores.gather(1, actions[:, None])[:, 0] - old
+    log_ratio = scores.gather(1, actions[:, None])[:, 0] - old_log_probs
     ratio = (-log_ratio if bug == "ratio upside down" else log_ratio).exp()
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     smaller = torch.maximum if bug == "maximum in place of minimum" else torch.minimum
@@ -181,7 +185,8 @@ def ppo_losses(
 
 
 def real_return(preferences: nn.Module, episodes: int) -> float:
-    """Return the mean return of greedy episodes on the real CartPole."""
+    """Return the mean return of greedy episodes on the real CartPole. ``preferences`` maps observations to a number for
+    each action."""
     envs, total, alive = gymnasium.make_vec("CartPole-v1", num_envs=episodes), 0.0, np.ones(episodes, bool)
     obs, _ = envs.reset(seed=1000)
     while alive.any():
@@ -212,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make(options: argparse.Namespace) -> None:
     """Train and test all agents. Raises SettingError before the first if an option is wrong."""
-    check_given(options, Layout(("returns", "cpu_seconds"), 1), seeds=1, episodes=1)
+    check_options(options, Layout(("returns", "cpu_seconds"), 1), seeds=1, episodes=1)
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
     for kind in options.agents:

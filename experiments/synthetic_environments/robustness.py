@@ -26,10 +26,10 @@ from control.evolution.inner_loop import fresh_seeds
 from control.reports.figures import COLOURS, WIDTH, write_numbers
 from control.reports.states import state_names
 from envs.base import Environment, Step
-from experiments.comparison import Layout, check_given, check_number, numbers_in
+from experiments.comparison import Layout, check_number, check_options, numbers_in
 from experiments.plotting import measure_and_draw, run_command
 from experiments.proxies import WrappedLoop, Wrapper
-from experiments.synthetic_environments.exam import opened
+from experiments.synthetic_environments.exam import load_synthetic
 from models.proxies.files import Proxy
 
 SCALES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -44,11 +44,12 @@ class Noisy(Wrapper):
         super().__init__(environment)
         self.column, self.noise = column, noise
         self.generator = torch.Generator().manual_seed(column)
-        self.answers: list[Tensor] = []  # [N, S + 1], before noise
+        self.rows: list[Tensor] = []  # observations and rewards before noise, [N, S + 1] for each step
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        """Make a step of the environment, and add noise to what it returns."""
         step = self.environment.step(actions, active)
-        self.answers.append(torch.cat([step.obs, step.reward.unsqueeze(-1)], -1).flatten(0, 1))
+        self.rows.append(torch.cat([step.obs, step.reward.unsqueeze(-1)], -1).flatten(0, 1))
         if not self.noise:
             return step
         noise = self.noise * torch.randn(step.reward.shape, generator=self.generator)
@@ -59,28 +60,28 @@ class Noisy(Wrapper):
         return replace(step, obs=obs)
 
 
-def agents_under(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[list[float], Tensor]:
-    """Return the mean real return of each agent (0 if it diverged), and the standard deviations ``[S + 1]`` of
-    observations and reward before noise."""
+def train_with_noise(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[list[float], Tensor]:
+    """Train a number of ``agents`` on ``proxy`` with noise (`Noisy`). Return the mean real return of each agent (0 if
+    it diverged), and the standard deviations ``[S + 1]`` of observations and reward before noise."""
     config = replace(
         proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False, test_episodes=10, test_limit=200
     )
     agent = agent_settings(proxy, "DDQN", {"vary_hp": False})
     loop = WrappedLoop(lambda environment: Noisy(environment, column, noise), config, "DDQN", agent, proxy.game)
     scores = loop.run(proxy.parameters.expand(agents, -1), fresh_seeds(0, "robustness", agents)).scores
-    answers = torch.cat([answer for wrapper in loop.wrappers for answer in wrapper.answers])
-    return [round(float(score), 2) for score in scores.nan_to_num(0.0)], answers.std(0)
+    rows = torch.cat([row for wrapper in loop.wrappers for row in wrapper.rows])
+    return [round(float(score), 2) for score in scores.nan_to_num(0.0)], rows.std(0)
 
 
 def measure(flags: argparse.Namespace) -> None:
     """Train the agents that the file lacks. Raises SettingError or ProxyError if the proxy does not fit."""
-    check_given(flags, LAYOUT, agents=1)
+    check_options(flags, LAYOUT, agents=1)
     check_number("scales", flags.scales, above=0)
     torch.set_num_threads(1)
-    proxy = opened(flags.proxy, ["DDQN"])
+    proxy = load_synthetic(flags.proxy, ["DDQN"])
     results = numbers_in("json", flags.json, LAYOUT, new=True)
     if not results:
-        scores, spread = agents_under(proxy, 0, 0.0, flags.agents)
+        scores, spread = train_with_noise(proxy, 0, 0.0, flags.agents)
         results = {
             "proxy": flags.proxy,
             "game": proxy.game,
@@ -91,12 +92,13 @@ def measure(flags: argparse.Namespace) -> None:
         }
         write_numbers(flags.json, results)
     for column, spread in enumerate(results["spread"]):
-        of_column = results["returns"].setdefault(str(column), {})
+        column_scores = results["returns"].setdefault(str(column), {})
         for scale in flags.scales:
-            if f"{scale:g}" not in of_column:
-                of_column[f"{scale:g}"] = agents_under(proxy, column, scale * spread, results["agents"])[0]
+            if f"{scale:g}" not in column_scores:
+                scores, _ = train_with_noise(proxy, column, scale * spread, results["agents"])
+                column_scores[f"{scale:g}"] = scores
                 write_numbers(flags.json, results)
-                print(f"column {column}, noise {scale:g}: {np.mean(of_column[f'{scale:g}']):.1f}", flush=True)
+                print(f"column {column}, noise {scale:g}: {np.mean(scores):.1f}", flush=True)
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
@@ -106,9 +108,9 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     for column, colour in zip(numbers["returns"], COLOURS, strict=False):
         scales = sorted(numbers["returns"][column], key=float)
         scores = np.array([numbers["returns"][column][scale] for scale in scales])
-        at = [float(scale) for scale in scales]
-        axis.plot(at, scores.mean(1), "o-", color=colour, markersize=3, label=names[int(column)])
-        axis.fill_between(at, *np.quantile(scores, [0.25, 0.75], 1), color=colour, alpha=0.1, linewidth=0)
+        x, (low, high) = list(map(float, scales)), np.quantile(scores, [0.25, 0.75], 1)
+        axis.plot(x, scores.mean(1), "o-", color=colour, markersize=3, label=names[int(column)])
+        axis.fill_between(x, low, high, color=colour, alpha=0.1, linewidth=0)
     axis.axhline(np.mean(numbers["without"]), color=COLOURS[6], linewidth=0.8, linestyle=":", label="without noise")
     axis.set(
         xscale="log",

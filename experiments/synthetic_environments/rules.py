@@ -18,7 +18,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_DRAWS = 20  # random controllers; `crude` is the best
+_NUM_RANDOM = 20  # random controllers; `crude` is the best
 
 
 def linear(weights: Array, obs: Array) -> Array:
@@ -59,13 +59,13 @@ def _gain() -> Array:
 
 def crude(obs: Array) -> Array:
     """CartPole: the linear controller with the longest episode among 20 random ones."""
-    return linear(_best_drawn(), obs)
+    return linear(_crude_weights(), obs)
 
 
 @functools.cache
-def _best_drawn() -> Array:
+def _crude_weights() -> Array:
     """Return the weights ``[4]`` of `crude`."""
-    weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
+    weights = np.random.default_rng(0).normal(size=(_NUM_RANDOM, 4))
     with gymnasium.make("CartPole-v1") as env:
         lengths = [_episode_return(env, functools.partial(linear, row), 0) for row in weights]
     return np.asarray(weights[int(np.argmax(lengths))])
@@ -101,6 +101,7 @@ RULES = {
 
 
 def _episode_return(env: Any, rule: Any, seed: int) -> float:
+    """Return the return of an episode of the controller ``rule``."""
     obs, _ = env.reset(seed=seed)
     total, done = 0.0, False
     while not done:
@@ -114,19 +115,19 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
 
     Return the number of samples, the real steps of all episodes, and the controller.
     """
-    generator, num_draws, steps = np.random.default_rng(seed), 0, 0
+    generator, num_samples, steps = np.random.default_rng(seed), 0, 0
     env = gymnasium.make("CartPole-v1")
     while True:
-        weights, num_draws = generator.normal(size=4), num_draws + 1
-        rule = functools.partial(linear, weights)
-        first = _episode_return(env, rule, 10_000 * seed + num_draws)
-        steps += int(first)
-        if first < 500:
+        rule = functools.partial(linear, generator.normal(size=4))
+        num_samples += 1
+        first_length = _episode_return(env, rule, 10_000 * seed + num_samples)
+        steps += int(first_length)
+        if first_length < 500:
             continue
         lengths = [_episode_return(env, rule, 5000 + episode) for episode in range(20)]
         steps += int(sum(lengths))
         if np.mean(lengths) >= 475:
-            return num_draws, steps, rule
+            return num_samples, steps, rule
 
 
 def main() -> None:
@@ -135,15 +136,13 @@ def main() -> None:
     flags.add_argument("--search", type=int, default=0, metavar="N", help="random searches, seeds 0 to N - 1, instead")
     options = flags.parse_args()
     for seed in range(options.search):
-        began = time.process_time()
-        num_draws, steps, rule = random_search(seed)
-        seconds = time.process_time() - began
+        start = time.process_time()
+        num_samples, steps, rule = random_search(seed)
+        seconds = time.process_time() - start
         with gymnasium.make("CartPole-v1") as env:
             mean = np.mean([_episode_return(env, rule, 1000 + episode) for episode in range(100)])
-        print(
-            f"seed {seed}: {num_draws} controllers, {steps} steps, {seconds:.2f} CPU seconds; "
-            f"then mean {mean:.1f} of 500"
-        )
+        cost = f"{num_samples} controllers, {steps} steps, {seconds:.2f} CPU seconds"
+        print(f"seed {seed}: {cost}; then mean {mean:.1f} of 500")
     if options.search:
         return
     if options.episodes < 1:

@@ -11,6 +11,7 @@ room.
 
 import argparse
 import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from control.cli.parse import parse
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.strategies import NES
 from control.reports.figures import COLOURS, WIDTH, rows, write_numbers
-from experiments.comparison import Layout, check_given, numbers_in
+from experiments.comparison import Layout, check_options, numbers_in
 from experiments.plotting import measure_and_draw, run_command
 from models.streams import Streams, derive_seed
 
@@ -62,10 +63,8 @@ def random_settings(number: int) -> dict[str, Any]:
 
 
 def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> list[int]:
-    """Run searches side by side: all agents of a generation train in one program.
-
-    Return the generations until the agents on each mean solve the room; ``generations + 1`` if they do not.
-    """
+    """Run the searches with these ``numbers`` side by side: all agents of a generation train in one program. Return,
+    for each search, the generations until the agents on the mean solve the room; ``generations + 1`` if they do not."""
     searches = {}
     for number in numbers:
         changes = random_settings(number)
@@ -76,19 +75,15 @@ def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> l
         if not searches:
             break
         streams = Streams([derive_seed(number, f"noise {generation}") for number in searches])
-        noise = dict(zip(searches, streams.normal(WORKERS, len(next(iter(searches.values())).mean)), strict=True))
-        proxies = {
-            number: torch.cat([search.mean.expand(WORKERS, -1), search.ask(noise[number])])
-            for number, search in searches.items()
-        }
-        seeds = [
-            derive_seed(number, f"generation {generation}, agent {i}")
-            for number, rows in proxies.items()
-            for i in range(len(rows))
-        ]
+        num_parameters = len(next(iter(searches.values())).mean)
+        noise = dict(zip(searches, streams.normal(WORKERS, num_parameters), strict=True))
+        proxies, seeds = {}, []  # synthetic environments of each search, the mean first; seeds of all agents
+        for number, search in searches.items():
+            proxies[number] = torch.cat([search.mean.expand(WORKERS, -1), search.ask(noise[number])])
+            seeds += [derive_seed(number, f"generation {generation}, agent {i}") for i in range(len(proxies[number]))]
         scores = loop.run(torch.cat(list(proxies.values())), seeds).scores
-        of_search = dict(zip(proxies, scores.split([len(rows) for rows in proxies.values()]), strict=True))
-        for number, fitness in of_search.items():
+        scores_of_searches = scores.split([len(rows) for rows in proxies.values()])
+        for number, fitness in zip(proxies, scores_of_searches, strict=True):
             mean_score = float(fitness[:WORKERS].mean())
             if mean_score > SOLVED:
                 solved[number] = generation
@@ -100,13 +95,11 @@ def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> l
 
 def measure(flags: argparse.Namespace) -> None:
     """Run the searches that the file lacks, in batches. Raises SettingError for a file of another script."""
-    check_given(flags, LAYOUT, searches=1, generations=1)
+    check_options(flags, LAYOUT, searches=1, generations=1)
     torch.set_num_threads(1)
-    results = numbers_in("json", flags.json, LAYOUT, new=True) or {
-        "room": flags.room,
-        "generations": flags.generations,
-        "cpu_seconds": 0.0,
-    }
+    results = numbers_in("json", flags.json, LAYOUT, new=True)
+    if not results:
+        results = {"room": flags.room, "generations": flags.generations, "cpu_seconds": 0.0}
     settings = parse([*FLAGS.split(), "--gamename", results["room"]])
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     results |= {name: results.get(name, []) for name in COLUMNS}
@@ -120,44 +113,32 @@ def measure(flags: argparse.Namespace) -> None:
         results["cpu_seconds"] = round(results["cpu_seconds"] + time.process_time() - started, 1)
         write_numbers(flags.json, results)
         share = np.mean(np.array(results["solved_after"]) <= results["generations"])
-        print(
-            f"{numbers.stop:,} of {flags.searches:,} searches, {100 * share:.0f} % solved, "
-            f"{results['cpu_seconds']:.0f} CPU-s",
-            flush=True,
-        )
+        progress = f"{numbers.stop:,} of {flags.searches:,} searches, {100 * share:.0f} % solved"
+        print(f"{progress}, {results['cpu_seconds']:.0f} CPU-s", flush=True)
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a panel for each transformation: generations over the step size, four kinds of searches."""
     columns = {name: np.array(numbers[name]) for name in COLUMNS}
-    kinds = [(mirrored, divided) for mirrored in (True, False) for divided in (False, True)]
+    step_sizes, solved_after = columns["step_size"], columns["solved_after"]
+    edges = np.geomspace(0.01, 100, 5)  # of decades
+    decades = np.digitize(step_sizes, edges) - 1
+    kinds = list(itertools.product((True, False), (False, True)))  # mirrored, step divided
     for transform, axis in enumerate(axes):
-        of_transform = columns["score_transform"] == transform
+        has_transform = columns["score_transform"] == transform
         for colour, (mirrored, divided) in zip(COLOURS, kinds, strict=False):
-            group = of_transform & (columns["mirrored"] == mirrored) & (columns["nes_step_size"] == divided)
+            group = has_transform & (columns["mirrored"] == mirrored) & (columns["nes_step_size"] == divided)
             label = f"{'mirrored' if mirrored else 'not mirrored'}, step {'divided' if divided else 'whole'}"
-            axis.plot(
-                columns["step_size"][group],
-                columns["solved_after"][group],
-                "o",
-                color=colour,
-                markersize=2.2,
-                alpha=0.7,
-                markeredgewidth=0,
-                label=label,
-            )
-        edges = np.geomspace(0.01, 100, 5)
-        places = np.digitize(columns["step_size"][of_transform], edges) - 1
-        solved = columns["solved_after"][of_transform]
-        medians = [np.median(solved[places == i]) if (places == i).any() else np.nan for i in range(len(edges) - 1)]
+            look: dict[str, Any] = {"color": colour, "markersize": 2.2, "alpha": 0.7, "markeredgewidth": 0}
+            axis.plot(step_sizes[group], solved_after[group], "o", label=label, **look)
+        medians = []
+        for decade in range(len(edges) - 1):
+            in_decade = solved_after[has_transform & (decades == decade)]
+            medians.append(np.median(in_decade) if len(in_decade) else np.nan)
         axis.plot(np.sqrt(edges[1:] * edges[:-1]), medians, color=COLOURS[6], linewidth=1.1)
         axis.axhline(numbers["generations"] + 0.5, color=COLOURS[6], linewidth=0.6, linestyle=":")
-        axis.set(
-            xscale="log",
-            xlim=(0.01, 100),
-            ylim=(0, numbers["generations"] + 3),
-            title=f"{transform}: {NAMES[transform]}",
-        )
+        title = f"{transform}: {NAMES[transform]}"
+        axis.set(xscale="log", xlim=(0.01, 100), ylim=(0, numbers["generations"] + 3), title=title)
         if transform >= 4:
             axis.set_xlabel("step size")
         if not transform % 4:

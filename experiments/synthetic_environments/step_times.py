@@ -20,7 +20,7 @@ import gymnasium
 
 import understudy  # registers the synthetic environments
 from control.reports.figures import COLOURS, WIDTH, write_numbers
-from experiments.comparison import Layout, check_given
+from experiments.comparison import Layout, check_options
 from experiments.plotting import measure_and_draw, run_command
 from understudy.program import IDS
 
@@ -28,8 +28,8 @@ LAYOUT = Layout(("kind", "game", "microseconds", "steps", "episodes"), 1)
 NOTE = "CPU time of a step with a random action, resets included; one environment in one process"
 
 
-def timed(env: Any, episodes: int) -> dict[str, Any]:
-    """Play at least ``episodes`` episodes. Return microseconds per step, steps and episodes."""
+def time_steps(env: Any, episodes: int) -> dict[str, Any]:
+    """Play at least ``episodes`` episodes with random actions. Return microseconds per step, steps and episodes."""
     env.action_space.seed(0)
     env.reset(seed=0)
     steps, episode_count, started = 0, 0, time.process_time()
@@ -46,15 +46,16 @@ def timed(env: Any, episodes: int) -> dict[str, Any]:
 
 def measure(flags: argparse.Namespace) -> None:
     """Time the synthetic environments and the real ones. Raises SettingError or ProxyError for other files."""
-    check_given(flags, LAYOUT, episodes=1)
+    check_options(flags, LAYOUT, episodes=1)
     proxies = {name: understudy.load(name) for name in flags.proxies}
     synthetic_envs = {name: gymnasium.make("understudy/Synthetic-v0", proxy=name) for name in proxies}
     results = {}
     for name, proxy in proxies.items():
         game = proxy.game.partition(",")[0]
         if game not in results:
-            results[game] = {"kind": "real", "game": game} | timed(gymnasium.make(IDS.get(game, game)), flags.episodes)
-        results[name] = {"kind": proxy.kind, "game": game} | timed(synthetic_envs[name], flags.episodes)
+            real_times = time_steps(gymnasium.make(IDS.get(game, game)), flags.episodes)
+            results[game] = {"kind": "real", "game": game} | real_times
+        results[name] = {"kind": proxy.kind, "game": game} | time_steps(synthetic_envs[name], flags.episodes)
     for name, row in results.items():
         print(f"{name:<24}{row['microseconds']:8.1f} us a step, {row['steps']:,} steps", flush=True)
     write_numbers(flags.json, results)
@@ -67,9 +68,8 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     for place, row in enumerate(numbers.values()):
         axis.barh(place, row["microseconds"], 0.6, color=colours[row["kind"]])
         axis.text(row["microseconds"], place, f" {row['microseconds']:.0f}", va="center", fontsize=7)
-    axis.set_yticks(
-        range(len(numbers)), [name if row["kind"] != "real" else f"{name}, real" for name, row in numbers.items()]
-    )
+    labels = [f"{name}, real" if row["kind"] == "real" else name for name, row in numbers.items()]
+    axis.set_yticks(range(len(numbers)), labels)
     axis.set(ylim=(len(numbers) - 0.4, -0.6), xlabel="microseconds of a step")
     axis.grid(False, axis="y")
 

@@ -33,7 +33,7 @@ from control.reports.tables import with_interval
 from experiments.comparison import (
     Layout,
     add_look,
-    check_given,
+    check_options,
     figure_to_write,
     numbers_in,
     run_script,
@@ -70,24 +70,24 @@ TITLES = {"cartpole": "CartPole", "acrobot": "Acrobot"}
 LAYOUT = Layout(("models",), 2)  # game -> training environment -> its models
 
 
-def fitted(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[str, Any]:
-    """Fit a model of ``game`` and write it to ``path``. Return its row of the JSON, without results of agents."""
+def fit_model(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[str, Any]:
+    """Fit a model of ``game`` and write it to ``path``. ``changes`` are settings of the search (`FITTED`). Return its
+    row of the JSON, without results of agents."""
     started = time.process_time()
     values = {"implementation": "SE", "gamename": game, "preset": "supervised", "seed": seed, "no_checkpoint": True}
     module: Any = build_module(from_dict(values | {"logger": "none"} | changes))
     with tempfile.TemporaryDirectory() as folder:
         fit(module, Path(folder), [])
-    about = {"seed": seed, "fit": module.fitted_to(), "fit_seconds": time.process_time() - started, "agents": {}}
+    row = {"seed": seed, "fit": module.fitted_to(), "fit_seconds": time.process_time() - started, "agents": {}}
     path.parent.mkdir(exist_ok=True)
-    module.save(path, scores={"fit": about["fit"]})
-    return about
+    module.save(path, scores={"fit": row["fit"]})
+    return row
 
 
 def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: int) -> dict[str, Any]:
-    """Train fresh agents on ``proxy``, or on the ``real`` environment, and test them in ten episodes.
-
-    Return mean returns and lengths of training as lists over agents. ``returns`` omits agents that diverged.
-    """
+    """Train ``count`` fresh agents of the implementation ``kind`` for ``steps`` steps on ``proxy`` or, if ``real``, on
+    the real environment, and test them in ten episodes. Return mean returns and lengths of training as lists over
+    agents. ``returns`` omits agents that diverged."""
     agent = dataclasses.replace(default_config(kind, "cartpole"), vary_hp=True, vary=("lr",), **AGENTS[kind])
     seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(count)]
     started = time.process_time()
@@ -108,7 +108,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     results = numbers_in("json", options.json, LAYOUT, new=True)
     configure_process(RunConfig())
 
-    def exams(game: str, name: str, seed: int, source: Path | str, count: int) -> None:
+    def examine_kinds(game: str, name: str, seed: int, source: Path | str, count: int) -> None:
+        """Examine agents of all kinds on a model, which is number ``seed`` of the training environment ``name``."""
         model = results[game][name]["models"][seed]
         for kind in options.kinds:
             if kind not in model["agents"]:
@@ -118,59 +119,63 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 print(f"{game}, {name}, model {seed}: {kind} {np.mean(row['returns']):.1f}", flush=True)
 
     for seed, game in itertools.product(range(options.models), options.games):
-        row_of = results.setdefault(game, {})
+        rows = results.setdefault(game, {})
         for name in options.rows:
             if name == WIDE and game != "cartpole":
                 continue
             path = options.json.with_suffix("") / f"{game}, {name}, {seed}.safetensors"
-            models = row_of.setdefault(name, {"models": []})["models"]
+            models = rows.setdefault(name, {"models": []})["models"]
             if len(models) == seed:
-                models.append(fitted(game, FITTED[name], seed, path))
+                models.append(fit_model(game, FITTED[name], seed, path))
                 write_numbers(options.json, results)
-            exams(game, name, seed, path, options.agents)
+            examine_kinds(game, name, seed, path, options.agents)
     for game in options.games:
+        # On the real environment, agents have the settings for the first of the evolved ones.
         for name, shipped in (EVOLVED[game] | {REAL: next(iter(EVOLVED[game].values()))}).items():
             results[game].setdefault(name, {"models": [{"seed": 0, "agents": {}}]})
-            exams(game, name, 0, shipped, options.agents * options.models)
+            examine_kinds(game, name, 0, shipped, options.agents * options.models)
     return results
 
 
-def gathered(row: dict[str, Any], kind: str, number: str = "returns") -> np.ndarray:
-    """Return one number per agent of a kind, over all models; a single NaN if there are no agents."""
-    model_values = [model["agents"][kind][number] for model in row["models"] if kind in model["agents"]]
-    return np.concatenate(model_values) if model_values else np.full(1, np.nan)
+def over_models(row: dict[str, Any], kind: str, quantity: str = "returns") -> np.ndarray:
+    """Return a ``quantity`` of `examine` of all agents of a kind, on all models of a training environment; a single NaN
+    if there are no agents."""
+    values = [model["agents"][kind][quantity] for model in row["models"] if kind in model["agents"]]
+    return np.concatenate(values) if values else np.full(1, np.nan)
 
 
 def table(results: dict[str, Any]) -> None:
     """Print a line with the agents' returns for each training environment, and the errors of its models."""
-    for game, row_of in results.items():
-        for name, row in row_of.items():
+    for game, rows_by_name in results.items():
+        for name, row in rows_by_name.items():
             cells = []
             for kind in AGENTS:
-                returns = gathered(row, kind)
+                returns = over_models(row, kind)
                 if not np.isfinite(returns).any():
                     continue
-                lost = sum(model["agents"][kind]["failed"] for model in row["models"] if kind in model["agents"])
-                middle = with_interval(float(iqm(returns)), interval(returns, iqm))
-                cells.append(f"{kind} {returns.mean():.1f} / {middle}" + f" ({lost} diverged)" * bool(lost))
+                cell = f"{kind} {returns.mean():.1f} / {with_interval(float(iqm(returns)), interval(returns, iqm))}"
+                num_diverged = sum(
+                    model["agents"][kind]["failed"] for model in row["models"] if kind in model["agents"]
+                )
+                if num_diverged:
+                    cell += f" ({num_diverged} diverged)"
                 if game == "cartpole":
-                    cells[-1] += f", of 200: {gathered(row, kind, 'of_200').mean():.1f}"
+                    cell += f", of 200: {over_models(row, kind, 'of_200').mean():.1f}"
+                cells.append(cell)
             print(f"{game} | {name} | {len(row['models'])} models | {' | '.join(cells)}")
             fits = [model["fit"]["held_out"] for model in row["models"] if "fit" in model]
             if fits:
-                errors = ", ".join(
-                    f"{key} {np.median([fit_errors[key] for fit_errors in fits]):.3g}" for key in fits[0]
-                )
+                medians = {loss: np.median([errors[loss] for errors in fits]) for loss in fits[0]}
+                errors_text = ", ".join(f"{loss} {median:.3g}" for loss, median in medians.items())
                 seconds = np.mean([model["fit_seconds"] for model in row["models"]])
-                print(f"    median over models: {errors}; {seconds:.0f} CPU s a fit")
+                print(f"    median over models: {errors_text}; {seconds:.0f} CPU s a fit")
 
 
 def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
     """Draw the density of returns and the episodes of training, a row of panels for each game."""
-    kinds = [
-        k for k in AGENTS if any(np.isfinite(gathered(row, k)).all() for r in results.values() for row in r.values())
-    ]
-    names = list(dict.fromkeys(name for row_of in results.values() for name in row_of))
+    all_rows = [row for rows_by_name in results.values() for row in rows_by_name.values()]
+    kinds = [kind for kind in AGENTS if any(np.isfinite(over_models(row, kind)).all() for row in all_rows)]
+    names = {name for rows_by_name in results.values() for name in rows_by_name}
     order = [name for name in (*FITTED, "evolved MDP", "evolved bandit", REAL) if name in names]
     colours = dict(zip(order, COLOURS, strict=False))
     note = "violins: density of the agents' mean returns; diamonds: interquartile means; all agents "
@@ -178,28 +183,23 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
     cells, size = rows(*[2] * len(results)), (WIDTH, 2.6 * len(results))
     out, style = figure_to_write("out", options.out), style_of(options)
     with figure_panels(out, cells, size, style, options.json, note=note, widths=[1.9, 1.0]) as axes:
-        for (game, row_of), (left_axis, right_axis) in zip(
-            results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True
-        ):
-            row_names = [name for name in order if name in row_of]
-            share = 0.84 / len(row_names)
+        for (game, rows_by_name), left_axis, right_axis in zip(results.items(), axes[::2], axes[1::2], strict=True):
+            row_names = [name for name in order if name in rows_by_name]
+            width = 0.84 / len(row_names)  # of a violin and a bar, with the gap
             for i, name in enumerate(row_names):
-                places = np.arange(len(kinds)) - 0.42 + share * (i + 0.5)
-                returns = [gathered(row_of[name], kind) for kind in kinds]
-                varied = [r + np.linspace(0, 1e-3, len(r)) for r in returns]  # equal returns have no density
-                parts = left_axis.violinplot(varied, places, widths=0.95 * share, showextrema=False)
-                for body in parts["bodies"]:
-                    body.set(facecolor=colours[name], alpha=0.45, linewidth=0)
-                left_axis.plot(places, [iqm(r) for r in returns], "D", color=colours[name], markersize=3, label=name)
-                episodes = [gathered(row_of[name], kind, "episodes") for kind in kinds]
-                right_axis.bar(
-                    places,
-                    [e.mean() for e in episodes],
-                    0.95 * share,
-                    yerr=[e.std() for e in episodes],
-                    color=colours[name],
-                    error_kw={"linewidth": 0.6},
-                )
+                row, colour = rows_by_name[name], colours[name]
+                places = np.arange(len(kinds)) - 0.42 + width * (i + 0.5)
+                returns = [over_models(row, kind) for kind in kinds]
+                # Equal returns have no density, so they are made slightly different.
+                varied = [values + np.linspace(0, 1e-3, len(values)) for values in returns]
+                artists = left_axis.violinplot(varied, places, widths=0.95 * width, showextrema=False)
+                for body in artists["bodies"]:
+                    body.set(facecolor=colour, alpha=0.45, linewidth=0)
+                left_axis.plot(places, list(map(iqm, returns)), "D", color=colour, markersize=3, label=name)
+                episodes = [over_models(row, kind, "episodes") for kind in kinds]
+                means, deviations = [values.mean() for values in episodes], [values.std() for values in episodes]
+                look: dict[str, Any] = {"color": colour, "error_kw": {"linewidth": 0.6}}
+                right_axis.bar(places, means, 0.95 * width, yerr=deviations, **look)
             for axis in (left_axis, right_axis):
                 axis.set_xticks(range(len(kinds)), kinds, fontsize=5.5 if axis is right_axis else None)
                 axis.tick_params(axis="x", length=0)
@@ -207,7 +207,7 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
             draw_levels(left_axis, solved_levels(game))
             set_title(left_axis, f"{TITLES[game]}: return on the real environment", WIDTH / 2)
             left_axis.set_ylabel("return")
-            steps = int(gathered(row_of[row_names[0]], "DDQN", "steps").mean())
+            steps = int(over_models(rows_by_name[row_names[0]], "DDQN", "steps").mean())
             set_title(right_axis, f"episodes in {steps:,} steps", WIDTH / 3)
             right_axis.set(ylabel="episodes", yscale="log")
     print("\n".join(map(str, figure_files(out, style))))
@@ -215,7 +215,7 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
 
 def make(options: argparse.Namespace) -> None:
     """Measure missing numbers (unless ``--draw``), print the table and draw the figure."""
-    check_given(options, LAYOUT, agents=1, models=1, steps=1)
+    check_options(options, LAYOUT, agents=1, models=1, steps=1)
     figure_to_write("out", options.out)
     style_of(options)  # raise for a wrong format before measuring
     results = numbers_in("json", options.json, LAYOUT) if options.draw else measure(options)

@@ -21,7 +21,7 @@ import torch
 
 import understudy  # noqa: F401  registers the synthetic environments
 from control.reports.figures import write_numbers
-from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.comparison import Layout, check_options, run_script, script_flags
 from models.settings import SettingError
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
@@ -67,20 +67,22 @@ def check_spaces(real_id: str, proxies: dict[str, str]) -> None:
             raise SettingError(f"{line}; allowed: synthetic environments of it", flag)
 
 
-def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
-    """Train an agent of stable-baselines3 for ``steps`` steps, on ``proxy`` or on the real environment."""
+def train(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
+    """Train an agent of stable-baselines3 with one of the `SETTINGS`, ``kind``, for ``steps`` steps: on the environment
+    with the Gymnasium id ``real`` if ``where`` is "real", otherwise on the synthetic environment in the file
+    ``proxy``."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
 
-    name, env_kwargs = (real, {}) if where == "real" else ("understudy/Synthetic-v0", {"proxy": proxy})
-    vec_env = make_vec_env(name, SIDE_BY_SIDE.get(kind, 1), seed=seed, env_kwargs=env_kwargs)
+    env_id, env_kwargs = (real, {}) if where == "real" else ("understudy/Synthetic-v0", {"proxy": proxy})
+    vec_env = make_vec_env(env_id, SIDE_BY_SIDE.get(kind, 1), seed=seed, env_kwargs=env_kwargs)
     agent = getattr(stable_baselines3, kind.split()[0])("MlpPolicy", vec_env, seed=seed, device="cpu", **SETTINGS[kind])
     return agent.learn(steps)
 
 
-def tested(agent: Any, episodes: int, name: str) -> float:
+def test(agent: Any, episodes: int, real_id: str) -> float:
     """Return the mean return of greedy episodes on the real environment."""
-    real, total = gymnasium.make(name), 0.0
+    real, total = gymnasium.make(real_id), 0.0
     for episode in range(episodes):
         obs, _ = real.reset(seed=10_000 + episode)
         done = False
@@ -107,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make(options: argparse.Namespace) -> None:
     """Train and test all agents. Raises SettingError or ProxyError before the first if an option is wrong."""
-    check_given(options, Layout(("steps", "returns"), 1), steps=1, seeds=1, episodes=1)
+    check_options(options, Layout(("steps", "returns"), 1), steps=1, seeds=1, episodes=1)
     check_spaces(options.real_id, {where: getattr(options, where) for where in PROXIES if where in options.on})
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
@@ -116,15 +118,13 @@ def make(options: argparse.Namespace) -> None:
             started, proxy = time.process_time(), getattr(options, where, None)
             returns = []
             for seed in range(options.seeds):
-                agent = trained(kind, where, options.steps, seed, proxy, options.real_id)
-                returns.append(tested(agent, options.episodes, options.real_id))
+                agent = train(kind, where, options.steps, seed, proxy, options.real_id)
+                returns.append(test(agent, options.episodes, options.real_id))
             seconds = (time.process_time() - started) / options.seeds
             results[f"{kind} on {where}"] = {"steps": options.steps, "returns": returns, "cpu_seconds": seconds}
             returns_text = ", ".join(f"{value:.0f}" for value in returns)
-            print(
-                f"{kind} trained on {where:<7}{np.mean(returns):7.1f}  ({returns_text}), {seconds:.0f} s per seed",
-                flush=True,
-            )
+            mean = f"{np.mean(returns):7.1f}"
+            print(f"{kind} trained on {where:<7}{mean}  ({returns_text}), {seconds:.0f} s per seed", flush=True)
     if options.json:
         write_numbers(options.json, results)
 

@@ -34,8 +34,8 @@ from control.reports.figures import write_numbers
 from control.reports.obedience import rank_correlation
 from control.reports.statistics import interval
 from control.reports.tables import with_interval
-from experiments.comparison import Layout, check_given, run_script, sample_settings, script_flags
-from experiments.synthetic_environments.exam import opened
+from experiments.comparison import Layout, check_options, run_script, sample_settings, script_flags
+from experiments.synthetic_environments.exam import load_synthetic
 from models.contract import Policy
 from models.registry import default_config
 from models.settings import SettingError
@@ -59,11 +59,11 @@ class OnBoth(InnerLoop):
             return real
         agent = self.agent_class(self.agent_config, self.factory.spaces, list(seeds))
         agent.envs = SYNTHETIC_EPISODES
-        with contextlib.closing(self.factory.environment(self.trained_on, agent)) as stage:
-            starts = Streams.from_name(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
-            synthetic_episodes = play_episodes(policy, stage, starts)
-        free = torch.zeros_like(synthetic_episodes.lengths)  # no steps of the real environment
-        return Episodes.concatenate([real, Episodes(synthetic_episodes.returns, free)])
+        with contextlib.closing(self.factory.environment(self.trained_on, agent)) as environment:
+            episode_seeds = Streams.from_name(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
+            synthetic = play_episodes(policy, environment, episode_seeds)
+        no_steps = torch.zeros_like(synthetic.lengths)  # steps of the real environment
+        return Episodes.concatenate([real, Episodes(synthetic.returns, no_steps)])
 
 
 def correlations(pairs: Any, axis: int) -> np.ndarray:
@@ -72,26 +72,25 @@ def correlations(pairs: Any, axis: int) -> np.ndarray:
     return np.array([rank_correlation(*sample.T) for sample in pairs])
 
 
-def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents: int, steps: int, seed: int) -> Any:
-    """Train ``agents`` with each of N settings.
-
-    Return mean real returns ``[N, agents]``, mean synthetic returns (NaN without proxies), and CPU seconds. Agents that
-    diverged get the lowest return.
+def scores(loop: OnBoth, settings: Sequence[Any], proxy: Tensor | None, agents: int, steps: int, seed: int) -> Any:
+    """Train a number of ``agents`` for ``steps`` steps with each of N ``settings``, on the synthetic environment with
+    the parameters ``proxy [1, D]`` or, if it is None, on the real one. Return mean real returns ``[N, agents]``, mean
+    synthetic returns ``[N, agents]`` (NaN without proxy), and CPU seconds. Agents that diverged get the lowest return.
     """
     started, all_returns = time.process_time(), []
     seeds = fresh_seeds(seed, "tuning", agents)
     for config in settings:
         loop.agent_config = config
-        rows = None if proxies is None else proxies.expand(agents, -1)
-        returns = loop.run(rows, seeds, inner_steps=steps, inner_rule="budget", test_every=None).returns
+        proxies = None if proxy is None else proxy.expand(agents, -1)
+        returns = loop.run(proxies, seeds, inner_steps=steps, inner_rule="budget", test_every=None).returns
         finite = returns[returns.isfinite()].tolist()
         all_returns.append(returns.nan_to_num(min(finite, default=-1e9)))
-    stacked_returns = torch.stack(all_returns).double()
-    real, synthetic = (part.mean(2).numpy() for part in stacked_returns.tensor_split([loop.config.test_episodes], 2))
-    return real, synthetic, time.process_time() - started
+    # The episodes on the real environment are first.
+    real, synthetic = torch.stack(all_returns).double().tensor_split([loop.config.test_episodes], 2)
+    return real.mean(2).numpy(), synthetic.mean(2).numpy(), time.process_time() - started
 
 
-def found_by(path: str, games: Sequence[str]) -> Settings:
+def load_settings(path: str, games: Sequence[str]) -> Settings:
     """Load the settings in a search's best.yaml. Raises SettingError unless they are for DDQN on one of ``games``."""
     settings = parse(["--config", path])
     if settings.run.implementation != "DDQN" or settings.run.gamename not in games:
@@ -101,29 +100,24 @@ def found_by(path: str, games: Sequence[str]) -> Settings:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all proxies. Return for each the rank correlations, the true return of its first choice, and the costs.
-
-    Raises SettingError or ProxyError before the first training if an option is wrong.
-    """
-    check_given(options, LAYOUT, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
-    proxies = {path: opened(path, ["DDQN"]) for path in options.proxies}
-    searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in options.searched}
-    results, truths, on_real = {}, {}, {}
-    words = ["--implementation", "DDQN", "--gamename", "cartpole", "--search_space", str(SPACE)]
-    changes = sample_settings(words, options.settings, options.seed)
+    """Measure all proxies (synthetic environments). Return for each the rank correlations, the true return of its first
+    choice, and the costs. Raises SettingError or ProxyError before the first training if an option is wrong."""
+    check_options(options, LAYOUT, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
+    proxies = {path: load_synthetic(path, ["DDQN"]) for path in options.proxies}
+    searched = {path: load_settings(path, [proxy.game for proxy in proxies.values()]) for path in options.searched}
+    results, truths, real_loops = {}, {}, {}  # truths: true returns of the settings, by environment
+    flags = ["--implementation", "DDQN", "--gamename", "cartpole", "--search_space", str(SPACE)]
+    changes = sample_settings(flags, options.settings, options.seed)
     for path, proxy in proxies.items():
         config = dataclasses.replace(proxy.config, test_episodes=options.episodes, test_limit=None)
         if proxy.game not in truths:
-            plain = default_config("DDQN", proxy.game)
-            loop = on_real[proxy.game] = OnBoth(config, "DDQN", plain, proxy.game)
-            real = [dataclasses.replace(plain, **change) for change in changes]
-            truth, _, seconds = scores(loop, real, None, options.agents, options.real_steps, options.seed)
-            truths[proxy.game] = truth.mean(1)
-            print(
-                f"{proxy.game}, real: {seconds:.0f} CPU-s, best {truth.mean(1).max():.1f}, "
-                f"median {np.median(truth.mean(1)):.1f}",
-                flush=True,
-            )
+            defaults = default_config("DDQN", proxy.game)
+            loop = real_loops[proxy.game] = OnBoth(config, "DDQN", defaults, proxy.game)
+            agent_configs = [dataclasses.replace(defaults, **change) for change in changes]
+            truth, _, seconds = scores(loop, agent_configs, None, options.agents, options.real_steps, options.seed)
+            means = truths[proxy.game] = truth.mean(1)
+            text = f"{seconds:.0f} CPU-s, best {means.max():.1f}, median {np.median(means):.1f}"
+            print(f"{proxy.game}, real: {text}", flush=True)
             results[proxy.game] = {
                 "returns": truth.tolist(),
                 "cpu_seconds": seconds,
@@ -132,27 +126,29 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         truth = truths[proxy.game]
         loop = OnBoth(config, "DDQN", agent_settings(proxy, "DDQN", {}), proxy.game)
         agent_configs = [dataclasses.replace(loop.agent_config, vary_hp=False, **change) for change in changes]
-        rows = proxy.parameters[None]
-        real_returns, reward, seconds = scores(
-            loop, agent_configs, rows, options.agents, config.steps_in_use, options.seed
+        parameters, steps = proxy.parameters[None], config.steps_in_use
+        real_returns, synthetic_returns, seconds = scores(
+            loop, agent_configs, parameters, options.agents, steps, options.seed
         )
-        row: dict[str, Any] = {"cpu_seconds": seconds, "synthetic_steps": real_returns.size * config.steps_in_use}
-        for name, order in (("synthetic return", reward.mean(1)), ("real return", real_returns.mean(1))):
-            agree, best = rank_correlation(order, truth), np.argsort(-order, kind="stable")
-            bounds = interval(np.stack([order, truth], 1), correlations)
+        row: dict[str, Any] = {"cpu_seconds": seconds, "synthetic_steps": real_returns.size * steps}
+        for name, returns in (("synthetic return", synthetic_returns), ("real return", real_returns)):
+            ranking = returns.mean(1)  # of the settings
+            correlation, best = rank_correlation(ranking, truth), np.argsort(-ranking, kind="stable")
+            bounds = interval(np.stack([ranking, truth], 1), correlations)
+            first, best_of_five = float(truth[best[0]]), float(truth[best[:5]].max())
             row[name] = {
-                "scores": order.tolist(),
-                "rank_correlation": agree,
+                "scores": ranking.tolist(),
+                "rank_correlation": correlation,
                 "interval": bounds and [float(bound) for bound in bounds],
-                "first": float(truth[best[0]]),
-                "best_of_five": float(truth[best[:5]].max()),
+                "first": first,
+                "best_of_five": best_of_five,
             }
-            choice_text = f"first choice {truth[best[0]]:.1f}, best of five {truth[best[:5]].max():.1f}"
-            agreed = f"rank correlation {with_interval(agree, bounds, 2)}"
-            print(f"{path}, by {name:<17} {agreed}; {choice_text}; {seconds:.0f} CPU-s", flush=True)
+            choice_text = f"first choice {first:.1f}, best of five {best_of_five:.1f}"
+            correlation_text = f"rank correlation {with_interval(correlation, bounds, 2)}"
+            print(f"{path}, by {name:<17} {correlation_text}; {choice_text}; {seconds:.0f} CPU-s", flush=True)
         results[path] = row
     for path, tuned_settings in searched.items():
-        loop = on_real[tuned_settings.run.gamename]
+        loop = real_loops[tuned_settings.run.gamename]
         truth, _, _ = scores(loop, [tuned_settings.agent], None, options.agents, options.real_steps, options.seed)
         results[path] = {
             "settings": {name: getattr(tuned_settings.agent, name) for name in changes[0]},
