@@ -109,9 +109,14 @@ class ReplayedEnvironment(Environment):
         return self.reset(prepared, mask)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the ``seeds [M, E]`` of the current episodes, ``began [M, E]``, the step at which each of them
-        started, and the ``actions [T, M, E(, A)]`` and ``active [T, M, E]`` environments of T steps. The last two are
-        missing before the first step. Before the first reset, the snapshot is empty."""
+        """Return what is needed to play the current episodes again, which restores their states:
+
+        - ``seeds [M, E]`` of the episodes and ``began [M, E]``, the number of the step at which each of them began;
+        - ``actions [T, M, E(, A)]`` of the last T steps, and ``active [T, M, E]``, whether an environment took part in
+          a step. Both are missing before the first step.
+
+        Before the first reset, the snapshot is empty.
+        """
         if self._seeds is None:
             return {}
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}

@@ -178,7 +178,8 @@ def _reward_fields(environment: RewardedEnvironment) -> dict[str, Any]:
         "learned_reward": True,
         "is_additive": mode.additive,
         "is_potential": mode.potential,
-        "phi_is_zero": not mode.state,  # phi could then read only the info, which compiled code does not have
+        # Without the state, phi depends only on the info. Compiled environments have none, so phi is exactly 0.
+        "phi_is_zero": not mode.state,
         "zero_at_end": environment.zero_at_end,
         "discounts": environment.discounts[:, 0].contiguous().numpy(),  # [M, 1] -> [M]
         "reward_weight": np.float32(environment.weight),

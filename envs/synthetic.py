@@ -46,12 +46,13 @@ class SyntheticDynamics(Dynamics):
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
         """``program`` computes the steps. ``spaces`` are the real environment's, and ``starts`` returns its initial
-        states. If agents observe standardised states here, ``scale`` has the tensors "target.center" and
-        "target.spread", by which real observations are standardised for them."""
+        states. If the states of this environment are standardised, agents need standardised observations on the real
+        environment too. ``scale`` then has the tensors for this, "target.center" and "target.spread"."""
         self.program, self.starts, self.scale = program, starts, scale
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
-        limit = 1 if self.bandit else (config.max_steps or spaces.max_episode_steps)
+        # Learned rewards have neither the limit of the real returns nor two values only.
+        limit = 1 if self.bandit else (config.max_steps or spaces.max_episode_steps)  # a bandit ends after one step
         self.spaces = replace(spaces, max_episode_steps=limit, max_return=None, binary=False)
 
     def initial(self, seeds: Tensor) -> Tensor:

@@ -62,15 +62,16 @@ class ParallelEnvironment(ReplayedEnvironment):
         return Step(**self._command_workers("step", actions.detach(), active))
 
     def close(self) -> None:
-        """Close the pipes, which ends the workers. After five seconds, kill workers that have not ended."""
+        """Close the pipes, which ends the workers. After five seconds, kill workers that still run. Also kill the
+        programs that environments have started in such a worker, or in one that has crashed."""
         for _, pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for process, _ in self._workers:
             process.join(max(0.0, deadline - time.monotonic()))
-            if process.exitcode != 0:  # None if it still runs
+            if process.exitcode != 0:  # None if it still runs, another number if it has crashed
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # kills also programs that its environments started
+                    os.killpg(process.pid, signal.SIGKILL)  # the worker and the programs of its environments
                 process.join()
             process.close()
         self._workers = []

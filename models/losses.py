@@ -180,15 +180,20 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
 
 
 def transition_losses(
-    state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, is_end: Tensor
+    predicted_state: Tensor,
+    predicted_reward: Tensor,
+    end_logit: Tensor,
+    next_state: Tensor,
+    reward: Tensor,
+    is_end: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three scalar losses of a model of transitions: the mean squared errors of next states and of rewards, and
-    the binary cross-entropy of the episode's end in nats. ``state [B, S]``, ``reward [B, 1]`` and ``logit [B, 1]`` of
-    an end are predictions. ``next_state``, ``reward_target`` and ``is_end``, 0 or 1, are their targets."""
-    _check_shape("states", state, next_state)
-    _check_shape("rewards", reward, reward_target)
-    _check_shape("ends", is_end, logit)
-    return F.mse_loss(state, next_state), F.mse_loss(reward, reward_target), bit_nll(logit, is_end).mean()
+    """Return three scalar losses of a model of transitions: the mean squared errors of next states ``[B, S]`` and of
+    rewards ``[B, 1]``, and the binary cross-entropy, in nats, of whether an episode ends ``[B, 1]``."""
+    _check_shape("states", predicted_state, next_state)
+    _check_shape("rewards", predicted_reward, reward)
+    _check_shape("ends", end_logit, is_end)
+    state_loss, reward_loss = F.mse_loss(predicted_state, next_state), F.mse_loss(predicted_reward, reward)
+    return state_loss, reward_loss, bit_nll(end_logit, is_end).mean()
 
 
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:

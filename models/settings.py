@@ -383,7 +383,7 @@ def _fits(value: Any, field_type: FieldType, meta: Mapping[str, Any]) -> bool:
     allowed_types = (float, int) if field_type.item is float else (field_type.item,)
     if type(value) not in allowed_types:
         return False
-    if isinstance(value, float) and not (math.isfinite(value) and (value == 0 or abs(value) >= SMALLEST)):
+    if isinstance(value, float) and (not math.isfinite(value) or 0 < abs(value) < SMALLEST):
         return False
     if isinstance(value, str) and not value.strip() and not meta.get("allow_empty"):
         return False

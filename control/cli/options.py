@@ -58,15 +58,19 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting. The default of a flag is for the choices in ``values`` (setting ->
-    value) that decide it, such as ``preset`` and ``proxy``. These themselves have the defaults of a run without flags,
-    except for ``agent``, whose default is from the preset."""
+    """Return name -> `Flag` for every setting of a run with the chosen ``values`` (setting -> value).
+
+    Some settings, such as ``preset``, ``proxy`` and ``agent``, decide the defaults of others. The other flags have the
+    defaults that follow from the ``values`` of these settings. The deciding flags have the defaults of a run without
+    flags, except for ``agent``, whose default follows from the preset.
+    """
     deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in deciding_flags if name in values}
     all_flags = {**flags(implementation, game, choices), **deciding_flags}
-    choices.pop("agent", None)  # the default agents are the agents of the preset, not the agents in ``values``
-    # Not the flag of `flags`: a preset such as "broad" has no settings for its default agent alone.
-    all_flags["agent"] = replace(all_flags["agent"], default=agents_of(implementation, game, choices))
+    # `flags` cannot tell the default agents of a preset that is made for several agents together, such as "broad".
+    choices_without_agent = {name: value for name, value in choices.items() if name != "agent"}
+    default_agents = agents_of(implementation, game, choices_without_agent)
+    all_flags["agent"] = replace(all_flags["agent"], default=default_agents)
     return all_flags
 
 

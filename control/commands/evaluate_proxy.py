@@ -4,6 +4,7 @@ agents that train in the real environment."""
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from control.cli.colour import paint, print_wrapped, verdict_text
@@ -108,9 +109,9 @@ def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
     """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, on the proxy if ``on_proxy``,
-    otherwise on the real environment. ``rule`` ends a training early; it is a value of the setting ``inner_rule``, such
-    as "solved". Test the agents on the real environment, and print a row of the table about them, which begins with
-    ``title``, and notes below it. Return the results of all agents."""
+    otherwise on the real environment. ``rule`` is a value of the setting ``inner_rule``: "budget" takes all steps,
+    other rules such as "solved" can end a training earlier. Test the agents on the real environment, and print a row of
+    the table about them (`_print_row`), which begins with ``title``. Return the results of all agents."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -120,8 +121,8 @@ def _train_and_print(
     }
     outcomes: dict[str, Outcome] = {}
     for number, (name, agent_config) in enumerate(agents.items()):
-        # The implementations take turns, so their numbers of agents differ by 1 at most.
-        count = len(range(number, settings.subcommand.num_agents, len(agents)))
+        count, remainder = divmod(settings.subcommand.num_agents, len(agents))
+        count += number < remainder  # the first implementations have one agent more
         seeds = fresh_seeds(run.seed, "evaluation", count)
         proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
         job = (config, name, agent_config, proxy.game)
@@ -130,7 +131,13 @@ def _train_and_print(
             with contextlib.closing(workers):
                 outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
     all_outcomes = Outcome.concatenate([*outcomes.values()])
-    summary = describe(all_outcomes, _test_config(settings, config))
+    _print_row(title, describe(all_outcomes, _test_config(settings, config)), outcomes)
+    return all_outcomes
+
+
+def _print_row(title: str, summary: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
+    """Print the row ``title`` of the table, with the statistics in ``summary`` (`describe`), and notes below it.
+    ``outcomes`` has the results by implementation."""
     mean, std = number_text(summary["mean"]), number_text(summary["std"])
     solved = "" if summary["solved"] is None else f"{100 * summary['solved']:.0f} %"
     cells = (title, mean, std, iqm_text(summary), solved, f"{summary['steps']:,.0f}")
@@ -142,7 +149,6 @@ def _train_and_print(
         print_wrapped(f"  {summary['failed']} of these agents diverged and count in nothing")
     if "stays" in summary:  # they were tested during the training
         print_wrapped(f"  {speed_text(summary)}")
-    return all_outcomes
 
 
 def _test_config(settings: Settings, config: Any) -> Any:

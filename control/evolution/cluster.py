@@ -176,8 +176,8 @@ class RayWorkers:
 
     def _results(self, tasks: list[Any], note_after: float | None = None) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`). Unless ``note_after`` is None, print a note after so many seconds that tasks wait for
-        free cores."""
+        error (`_error_of_task`). ``note_after`` is for tasks that end as soon as they run: if some have not ended after
+        this number of seconds, a note says that they wait for free cores."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]

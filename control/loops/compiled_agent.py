@@ -82,11 +82,11 @@ class CompiledAgent(MachineCode):
     def __init__(self, loop: StepLoop, threads: int = 1):
         super().__init__(threads)
         self.agent: Any = loop.agent
-        self._plan(0)
+        self._plan(0)  # no steps yet
         self._loss = torch.full((self.agent.members,), torch.nan)
         shape = self.agent.members, self.agent.envs  # [M, E]
-        obs_size, actions = self.agent.spaces.obs_shape[0], self.agent.spaces.actions
-        action_size = actions.size if isinstance(actions, Continuous) else 0
+        obs_size, action_space = self.agent.spaces.obs_shape[0], self.agent.spaces.actions
+        action_size = action_space.size if isinstance(action_space, Continuous) else 0
         self._python_step = PythonStep(
             obs=np.zeros((*shape, obs_size), np.float32),
             actions=np.zeros(shape, np.int64),

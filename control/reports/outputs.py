@@ -50,7 +50,8 @@ def check_outputs(run: RunConfig) -> None:
 
 
 def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterator[str]:
-    """Write the output files of the run in ``folder`` and yield a line for each. Existing files are not replaced."""
+    """Write the files that the user of a run asked for (`paths`): the metrics, which are read from its ``folder``, as
+    ``.out``, and the weights of its ``agents`` as the others. Yield a line for each. Existing files are kept."""
     for path in paths(settings.run):
         content = pickle.dumps(_metrics(settings, folder)) if path.suffix == ".out" else save(_weights(agents))
         try:

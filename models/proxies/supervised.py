@@ -142,12 +142,14 @@ class Fit:
         network does not predict, ``ends_false`` the fraction of other steps in which it predicts a termination. An
         error without data is NaN."""
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])  # steps of one member
+        # A step is in raw units. The losses are of standardised states and rewards and of the logit of an end, to which
+        # ``out.done [1, N]`` adds `ENDS_ABOVE`.
         next_state = self.output_scales["state"].standardise(out.next_state[0])  # [N, S]
         reward = self.output_scales["reward"].standardise(out.reward.T)  # [N, 1]
-        logit = out.done.T - ENDS_ABOVE  # `convert_to_raw_units` has added `ENDS_ABOVE`
+        logit = out.done.T - ENDS_ABOVE  # [N, 1]
         losses = transition_losses(next_state, reward, logit, *self.fit_targets(rows))
         errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
-        predicts_end, has_ended = out.done[0] > ENDS_ABOVE, rows.terminated > 0
+        predicts_end, has_ended = logit[:, 0] > 0, rows.terminated > 0
         errors["ends_missed"] = float((~predicts_end[has_ended]).float().mean())
         errors["ends_false"] = float(predicts_end[~has_ended].float().mean())
         return errors | self.rollout_errors(flat, rows)

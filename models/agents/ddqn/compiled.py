@@ -102,8 +102,10 @@ def make_player(policy: AgentPolicy) -> Player:
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate scratch memory for one member. The columns are a minibatch, and zeros up to whole vectors."""
-    batch_size, network = agent.replay.uniform.shape[3], agent.network
+    """Allocate scratch memory for one member. Column b of an array of a minibatch belongs to sample b. Columns of zeros
+    fill the last vector of the processor."""
+    network = agent.network
+    batch_size = agent.replay.uniform.shape[3]
     layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
     # Rows: obs, action, next_obs, reward, discount, and the weight of each column in the loss: 1 / B, 0 in padding.

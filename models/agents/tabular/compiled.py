@@ -137,7 +137,8 @@ def _greedy_action(values, num_actions, ties, m, t, e, cell):
 
 def choose(agent, work, m, t, e, obs, state):
     """Return the action of member ``m`` in environment ``e`` at step ``t`` (`Agent.act`): the planned action, if there
-    is one, else an epsilon-greedy action for ``obs [S]`` in ``state [K]``. Write the cell to ``agent.cell[m, e]``."""
+    is one, else an epsilon-greedy action for ``obs [S]`` in ``state [K]``. Its cell, which is the row of the table, is
+    kept in ``agent.cell[m, e]``. ``agent.explore`` and ``agent.action`` are random numbers of a block of steps."""
     agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
