@@ -36,7 +36,9 @@ def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
 
 
 def normal(seeds: Tensor, n: int) -> Tensor:
-    """Return n standard normal numbers for each of ``seeds [...]`` int64: ``[..., n]`` float64 (Box & Muller 1958)."""
+    """Return n standard normal numbers for each of ``seeds [..., M, E]`` int64, as ``[..., M, E, n]`` float64 (Box &
+    Muller 1958)."""
+    # Members with the same seeds have the same numbers, which are computed once.
     unique_seeds, group_of_member = _unique_members(seeds)
     columns = torch.arange(n, device=seeds.device)
     parts = []

@@ -392,8 +392,9 @@ def make_improve(update):  # type: ignore[no-untyped-def]
     def improve(agent, work, m, t):
         """Make the updates of member ``m`` after step ``t``, if it may learn (mirrors `OffPolicyAgent.learn`)."""
         replay, num_rows = agent.replay, count_rows(agent.replay, t + 1)
+        updates_per_step = replay.uniform.shape[2]
         if is_learning(replay, agent.episodes[m], num_rows):
-            for i in range(replay.uniform.shape[2]):
+            for i in range(updates_per_step):
                 sample_minibatch(replay, m, replay.uniform[m, t, i], num_rows, work.sample)
                 agent.loss[m] = update(agent, work, m, t, i)
 

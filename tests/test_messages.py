@@ -124,7 +124,7 @@ SEARCHES = """
 --reward_form absolute -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
 --proxy bandit --scored_by target -> scored_by is 'target', but reward_form is 'free', which has no target; allowed...
 --proxy bandit --reward_form squared --second_scored_by target --objective average --test_every 50
-    -> objective is 'average', but a target is what scores, which does not train; allowed: final
+    -> objective is 'average', but a target is scored without training; allowed: final
 --strategy ars --no_mirrored -> mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed...
 --population 5 -> population is 5; allowed with mirrored: an even number
 --epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?

@@ -91,8 +91,8 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Return the config of new agents of implementation ``name`` that train on the proxy. Its values are the defaults
     of the implementation, overridden by the hyperparameters in the proxy's search, and then by ``changed`` (field ->
-    value). If ``changed`` switches ``vary_hp`` on without ``vary``, the default hyperparameters vary. Raises
-    ProxyError."""
+    value). If ``changed`` switches ``vary_hp`` on without ``vary``, the implementation's default of ``vary`` holds, not
+    the value in the search. Raises ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
         from_dict(values)  # raises an error for damaged settings

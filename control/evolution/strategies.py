@@ -151,7 +151,7 @@ class SNES(Strategy):
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         super().__init__(config, mean)
-        self.rate = (3 + math.log(len(mean))) / (5 * math.sqrt(len(mean)))
+        self.std_rate = (3 + math.log(len(mean))) / (5 * math.sqrt(len(mean)))
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
@@ -164,7 +164,7 @@ class SNES(Strategy):
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         new_mean = decayed + self.config.step_size * self.noise_std * (weights_of_noise @ noise)
         gradient_of_log_std = weights_of_square @ (noise.square() - 1)
-        self.noise_std = self.noise_std * (self.rate / 2 * gradient_of_log_std).exp()
+        self.noise_std = self.noise_std * (self.std_rate / 2 * gradient_of_log_std).exp()
         return new_mean
 
 

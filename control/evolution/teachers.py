@@ -147,15 +147,16 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
 def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     """Load the agent of the first seed in the run folder or checkpoint ``source``. Return its greedy policy or, with
     ``wants_values``, the function from observations to its action values. Raises SettingError if there is no
-    checkpoint, if the agent was trained on another environment than ``game``, or if it has no action values."""
+    checkpoint of an agent, if the agent was trained on another environment than ``game``, or if it has no action
+    values."""
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
         problem = f"neither a proxy nor a policy: {str(error).partition('; allowed')[0]}"
-        allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
+        allowed = "a proxy's file, run folder or name; a policy, for a proxy that can be made from one"
         raise _start_error(source, problem, allowed) from error
     run = checkpoint.settings.run
-    if family(run.implementation).learns_from == "evolution":
+    if family(run.implementation).learns_from == "evolution":  # the checkpoint of a search has no trained agent
         raise _start_error(source, "a search without a winner", "a proxy, or an agent's checkpoint")
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
         raise _start_error(source, f"an agent on {run.gamename}", f"one on {game}")

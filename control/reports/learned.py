@@ -97,7 +97,8 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
-    """Draw the learning curves of the agents of the ``race`` (results of this stage) with both rewards."""
+    """Draw the learning curves of agents that train with the learned reward, and of agents that train with the task's:
+    the median thick, the agents thin. ``race`` has the results of the stage "race"."""
     styles = (("learned", "race: learned reward", "-"), ("task", "race: task's reward", "--"))
     for (reward, label, line_style), colour in zip(styles, figures.COLOURS[2:], strict=False):
         curves = np.array(race["arms"][reward]["curves"])  # returns of N agents in T tests, [N, T]

@@ -199,7 +199,8 @@ def sweep(loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: b
                 if discount == 1:  # as in other evaluations; `discounted_returns` rounds differently
                     command_returns.append(trajectory.returns)
                 else:
-                    command_returns.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
+                    returns_to_go = discounted_returns(trajectory.reward, trajectory.valid, discount)
+                    command_returns.append(returns_to_go[0])  # from the first step on
             returns.append(torch.cat(command_returns, dim=1))
             if watch:
                 watch(number / len(commands))

@@ -245,12 +245,12 @@ class Verdict(Baselines):
             return teacher.failure_to_exceed(random, "the teacher is", "random play")
         if not agents.exceeds(random):
             return agents.failure_to_exceed(random, "agents are", "random play")
-        if self.goal is not None and agents.mean >= self.goal:
+        if self.goal is not None and agents.mean >= self.goal:  # then a constant action may reach the goal too
             return ""
         # The agents may be as good as the teacher, which is no better than a constant action.
         if teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents):
             return ""
-        return agents.failure_to_exceed(constant, "agents are", "the best constant action")
+        return agents.failure_to_exceed(constant, "agents are", "the best constant action")  # "" if they exceed it
 
     @property
     def doubt(self) -> str:

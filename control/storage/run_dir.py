@@ -267,9 +267,10 @@ def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
 
 
 def _lines(path: Path) -> Iterator[Row]:
-    """Yield a pair ``(cells, numbers)`` for each line of a metrics.csv: the cells as texts, and as numbers, with NaN
-    for empty cells. The cells of the first line are the names of the columns, without numbers. An incomplete last line
-    is left out. Yield nothing without a file. Raises SettingError for anything but a table of numbers."""
+    """Yield a pair ``(cells, numbers)`` for each line of a metrics.csv: the cells as texts, and as numbers. The columns
+    `KEYS` are integers of at most 64 bits; an empty cell of another column is NaN. The cells of the first line are the
+    names of the columns, without numbers. An incomplete last line is left out. Without a file, there are no lines.
+    Raises SettingError for anything but a table of numbers."""
     if not path.exists():
         return
     place = ""  # the current line, for errors

@@ -277,7 +277,7 @@ def validate(config: SearchConfig) -> str | None:
     if config.strategy == "ars" and not config.mirrored:
         return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
     if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
-        return f"objective is {config.objective!r}, but a target is what scores, which does not train; allowed: final"
+        return f"objective is {config.objective!r}, but a target is scored without training; allowed: final"
     descriptions = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
     # A setting, whether its value requires another setting, and the name of this other setting.
     requirements = (

@@ -287,7 +287,7 @@ def _update(agent, work, m, t, i):
     Return the loss. ``t`` and ``i``, the numbers of step and update, are not used."""
     params = agent.q_learner.flat_parameters[m]
     _write_td_targets(agent, work, m)
-    copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
+    copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)  # the observations are the inputs of the network
     _write_q_values(agent, work, params)
     loss = _replace_q_by_gradient(agent, work)
     _q_backward(agent, work, params)

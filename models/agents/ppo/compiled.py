@@ -524,12 +524,13 @@ def _minibatch_loss(agent, work, m, count):
 def improve(agent, work, m, t):
     """Normalise the rewards of step ``t``, and make all passes over the rollout of member ``m`` if the step completes
     it (`Agent.learn`). Write loss and statistics of the last pass to ``agent``, as means over its minibatches."""
-    if agent.return_moments.mean.shape[1]:
+    if agent.return_moments.mean.shape[1]:  # empty if rewards are not normalised
         _normalize_rewards(agent, m, t)
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block
         return
-    # Index of this rollout among those that end in this block.
-    rollout = (agent.steps + t + 1) // agent.rollout_steps - agent.steps // agent.rollout_steps - 1
+    # Index of this rollout among the rollouts that end in the current block of steps.
+    rollouts_before_block = agent.steps // agent.rollout_steps
+    rollout = (agent.steps + t + 1) // agent.rollout_steps - rollouts_before_block - 1
     num_rows = len(work.value)
     num_minibatches = (num_rows + agent.batch_size - 1) // agent.batch_size  # rounded up
     _evaluate_rollout(agent, work, m)
