@@ -12,6 +12,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.steps import StepLoop
 from envs.base import Environment
 from models.proxies.files import Proxy
+from models.registry import default_config
 from models.settings import SettingError
 
 
@@ -34,6 +35,12 @@ def train_and_test(
     loop = InnerLoop(config, kind, agent_config, proxy.game)
     parameters = None if real else proxy.parameters.expand(len(seeds), -1)
     return loop.run(parameters, seeds, inner_steps=steps or config.steps_in_use, inner_rule="budget")
+
+
+def settings_on_task(kind: str, game: str) -> Any:
+    """Return the default settings of agents of the implementation ``kind`` on the real environment ``game``. DDQN has
+    the published settings, as on proxies: its defaults for CartPole are for longer trainings."""
+    return default_config(kind, "" if kind in ("DDQN", "DuelingDDQN") else game)
 
 
 class Wrapper:

@@ -140,10 +140,10 @@ class SNES(Strategy):
     """Separable NES: adapts a noise_std for each parameter (Schaul et al. 2011; Wierstra et al. 2014, JMLR 15).
 
     mean <- mean + step_size noise_std sum_i u_i noise_i
-    noise_std <- noise_std exp(rate / 2 sum_i u_i (noise_i^2 - 1))
+    noise_std <- noise_std exp(std_rate / 2 sum_i u_i (noise_i^2 - 1))
 
-    The sums are over all P members, and u are their NES utilities. ``rate`` is (3 + ln D) / (5 sqrt D), as published;
-    the published ``step_size`` is 1. Additions to the published method: equal members share their utilities, members
+    The sums are over all P members, and u are their NES utilities. As published, ``std_rate`` is (3 + ln D) / (5 sqrt
+    D), and ``step_size`` should be 1. Additions to the published method: equal members share their utilities, members
     may be mirrored, and weight decay first multiplies the mean by 1 - weight_decay.
     """
 

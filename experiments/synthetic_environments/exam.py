@@ -30,7 +30,7 @@ from control.reports.figures import write_numbers
 from control.reports.search import describe, iqm_text
 from envs.synthetic import ProxyFactory
 from experiments.comparison import Layout, check_options, run_script, script_flags
-from experiments.proxies import load_proxy, train_and_test
+from experiments.proxies import load_proxy, settings_on_task, train_and_test
 from models.proxies.files import Proxy
 from models.registry import agent_class, default_config
 from models.settings import SettingError
@@ -78,7 +78,7 @@ def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool =
     count = agents or count
     if name == SUPERVISED:
         return examine_supervised(proxy, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
-    agent_config = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
+    agent_config = settings_on_task(kind, proxy.game) if real else agent_settings(proxy, kind, {})
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.process_time()
     outcome = train_and_test(proxy, kind, dataclasses.replace(agent_config, **changes), seeds, real)
@@ -95,7 +95,7 @@ def examine_supervised(proxy: Proxy, seeds: list[int]) -> dict:
     factory, started = ProxyFactory(config, proxy.game), time.process_time()
     pairs = factory.searched_part(proxy.parameters).expand(len(seeds), -1)
     policies = factory.train_on_pairs(pairs, proxy.parameters, Streams(seeds))
-    loop = InnerLoop(config, "DDQN", default_config("DDQN", proxy.game), proxy.game)
+    loop = InnerLoop(config, "DDQN", default_config("DDQN", ""), proxy.game)
     outcome = loop.run(policies, seeds, by_target=True)
     return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}
 

@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     first = next(iter(proxies.values()))
     config = dataclasses.replace(first.config, test_episodes=options.episodes, test_limit=None)
     synthetic_settings = agent_settings(first, "DDQN", {"vary_hp": True})
-    real_settings = dataclasses.replace(default_config("DDQN", "cartpole"), vary_hp=True)
+    real_settings = dataclasses.replace(default_config("DDQN", ""), vary_hp=True)
     seeds, steps = fresh_seeds(options.seed, "physics", options.agents), config.steps_in_use
     # Name of a regime -> environment, parameters of the synthetic one (None: real), and training steps.
     regimes = {name: ("cartpole", proxy.parameters, steps) for name, proxy in proxies.items()}

@@ -40,10 +40,9 @@ from experiments.comparison import (
     script_flags,
     style_of,
 )
-from experiments.proxies import train_and_test
+from experiments.proxies import settings_on_task, train_and_test
 from models.proxies import files
 from models.proxies.files import Proxy
-from models.registry import default_config
 from models.streams import derive_seed
 
 # Agent -> changes to its defaults on CartPole: the widest networks and batches would take most of the time.
@@ -88,7 +87,7 @@ def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: i
     """Train ``count`` fresh agents of the implementation ``kind`` for ``steps`` steps on ``proxy`` or, if ``real``, on
     the real environment, and test them in ten episodes. Return mean returns and lengths of training as lists over
     agents. ``returns`` omits agents that diverged."""
-    agent = dataclasses.replace(default_config(kind, "cartpole"), vary_hp=True, vary=("lr",), **AGENTS[kind])
+    agent = dataclasses.replace(settings_on_task(kind, "cartpole"), vary_hp=True, vary=("lr",), **AGENTS[kind])
     seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(count)]
     started = time.process_time()
     outcome = train_and_test(proxy, kind, agent, seeds, real, steps)

@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for path, proxy in proxies.items():
         config = dataclasses.replace(proxy.config, test_episodes=options.episodes, test_limit=None)
         if proxy.game not in truths:
-            defaults = default_config("DDQN", proxy.game)
+            defaults = default_config("DDQN", "")
             loop = real_loops[proxy.game] = OnBoth(config, "DDQN", defaults, proxy.game)
             agent_configs = [dataclasses.replace(defaults, **change) for change in changes]
             truth, _, seconds = scores(loop, agent_configs, None, options.agents, options.real_steps, options.seed)
