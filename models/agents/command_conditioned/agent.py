@@ -12,6 +12,7 @@ import copy
 import math
 import sys
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -292,7 +293,7 @@ class Agent(EpisodeAgent):
         """Return for each member the (discounted) returns ``[N]`` of N episodes in memory, if a command is a return."""
         if "return" not in self.command_names:
             return []
-        return [torch.stack([episode.extras["return"] for episode in episodes]) for episodes in self.memory.episodes]
+        return _stack_extras(self.memory, "return")
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
@@ -312,7 +313,7 @@ class Agent(EpisodeAgent):
         config, memory = self.config, self.memory
         values, final_values = self._clamped_values()  # a tensor [steps] and a tensor [episodes] for each member
         memory.set_column("value", torch.cat(values))
-        lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
+        lengths = [len(episode) for episode in chain(*memory.episodes)]
         # [T, N], with the N episodes of all members side by side, padded to the longest.
         reward = pad_sequence(torch.cat(memory.column("reward")).split(lengths))
         value = pad_sequence(torch.cat(values).split(lengths))
@@ -346,12 +347,11 @@ class Agent(EpisodeAgent):
         """
         memory = self.memory
         values = self._values(memory.column("obs"))
-        final_obs = [torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes]
-        final_values = self._values(final_obs)
+        final_values = self._values(_stack_extras(memory, "final_obs"))
+        terminated = _stack_extras(memory, "terminated")
         for m, returns in enumerate(memory.column("rtg")):
             values[m] = values[m].clamp(returns.min(), returns.max())
-            terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
-            bootstraps = ~terminated if self.config.bootstrap_truncation else torch.zeros_like(terminated)
+            bootstraps = ~terminated[m] if self.config.bootstrap_truncation else torch.zeros_like(terminated[m])
             low, high = _range_with_zero(returns)
             final_values[m] = (final_values[m] * bootstraps).clamp(low, high)
         return values, final_values
@@ -426,6 +426,11 @@ class Agent(EpisodeAgent):
 def _range_with_zero(returns: Tensor) -> tuple[Tensor, Tensor]:
     """Return the smallest and the largest of ``returns [n]`` and 0, which is the value after termination."""
     return returns.min().clamp(max=0), returns.max().clamp(min=0)
+
+
+def _stack_extras(memory: EpisodeMemory, name: str) -> list[Tensor]:
+    """Return for each member the field ``name`` of the ``extras`` of its episodes in memory, ``[episodes, ...]``."""
+    return [torch.stack([episode.extras[name] for episode in episodes]) for episodes in memory.episodes]
 
 
 class CommandedPolicy(Policy):

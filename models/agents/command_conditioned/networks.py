@@ -2,7 +2,7 @@
 actions, ``[M, B, outputs]``. Each hidden layer has the ``activation``, which is ReLU in the papers."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class _LayersWithGates(Network):
     def __init__(self, layers: Sequence[tuple[Dense, ...]], streams: Streams, activation: str, embeds: bool = False):
         self.has_gate = [len(layer_and_gate) == 2 for layer_and_gate in layers]
         self.embeds = embeds
-        super().__init__([layer for layer_and_gate in layers for layer in layer_and_gate], streams, activation)
+        super().__init__(list(chain(*layers)), streams, activation)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or action means ``[M, B, outputs]`` for ``obs [M, B, O]`` and scaled ``command [M, B, C]``."""

@@ -108,7 +108,7 @@ class Agent(StepAgent):
         leading_axes = {"encode": (), "fit": (updates,), "begin": (updates,), "step": (updates, rollout_steps)}
         for name, shape in self.model.noise_shapes.items():
             draws[self.model.sample_noise][name] = (*leading_axes[name], *shape)
-        numbers_per_step = sum(prod(shape) for shapes in draws.values() for shape in shapes.values())
+        numbers_per_step = sum(sum(map(prod, shapes.values())) for shapes in draws.values())
         # A block's length must not depend on the number of members, because random numbers depend on this length.
         steps = max(1, min(_MAX_STEPS, _MAX_NUMBERS // numbers_per_step))
         streams = Streams.from_name(self.seeds, "model generalisation")
