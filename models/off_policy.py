@@ -66,7 +66,7 @@ class OffPolicyAgent(InnerAgent):
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return three tensors for the minibatch ``batch`` (`minibatch`): the loss of K critics (1 or 2), ``[M]``,
-        summed over critics; their values ``[M, K, B]``; the TD targets ``[M, B]``. ``random_numbers`` are for `next_q`."""
+        summed over critics; their values ``[M, K, B]``; the TD targets ``[M, B]``. `next_q` uses ``random_numbers``."""
         with torch.no_grad():
             # The column "discount" is 0 after a termination, otherwise 1.
             next_q = self.next_q(batch["next_obs"], random_numbers)
