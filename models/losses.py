@@ -131,7 +131,7 @@ def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float)
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     """Return PPO's loss ``-mean(min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A))``, ``[M, B] -> [M]``. A is the
-    advantage. Source: Schulman et al. 2017, eq. 7."""
+    advantage, and ``ratio`` is pi(a|s) / pi_old(a|s). Source: Schulman et al. 2017, eq. 7."""
     _check_shape("advantages", advantage, ratio)
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean(1)
 

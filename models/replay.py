@@ -27,7 +27,9 @@ class ReplayBuffer:
     it fills, so that a short training uses little memory. Otherwise, all memory is allocated at once.
     """
 
-    def __init__(self, columns: Columns, capacity: int, members: int, grows: bool = False):
+    def __init__(
+        self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
+    ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
         # For each dtype: the names of its columns, how many numbers each of them has, and the table.
         self._names: dict[torch.dtype, list[str]] = {}
@@ -38,9 +40,9 @@ class ReplayBuffer:
         rows = min(capacity, _FIRST_ROWS) if grows else capacity
         for dtype, names in self._names.items():
             self._widths[dtype] = [prod(columns[name][0]) for name in names]
-            self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype)
+            self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0  # number of filled rows, and index of the next row to write
-        self._member_indices = torch.arange(members).unsqueeze(1)
+        self._member_indices = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:
         """Insert E rows for each member, at most ``capacity``: ``values`` has every column as ``[M, E, ...]``. At the

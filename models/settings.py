@@ -12,7 +12,6 @@ and ``meta`` its metadata from `setting`.
 
 import dataclasses
 import difflib
-import functools
 import importlib.util
 import math
 import operator
@@ -176,17 +175,21 @@ INTEGER = FieldType(int, is_list=False, optional=False)
 OPTIONAL_INTEGER = FieldType(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# Config class -> the result of `field_types`, because `typing.get_type_hints` is slow.
+_FIELD_TYPES: dict[type, dict[str, FieldType]] = {}
 _BOUNDS = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}  # bound -> words
 _COMPARISONS = {"above": operator.gt, "minimum": operator.ge, "below": operator.lt, "maximum": operator.le}
 
 
-@functools.cache  # because `typing.get_type_hints` is slow
 def field_types(config_class: type) -> Mapping[str, FieldType]:
     """Return field name -> FieldType for the fields of a dataclass, in order. ``NoneType`` has no fields."""
     if config_class is types.NoneType:
         return {}
-    hints = typing.get_type_hints(config_class)
-    return {field.name: _field_type(hints[field.name]) for field in dataclasses.fields(config_class)}
+    if config_class not in _FIELD_TYPES:
+        hints = typing.get_type_hints(config_class)
+        fields = dataclasses.fields(config_class)
+        _FIELD_TYPES[config_class] = {field.name: _field_type(hints[field.name]) for field in fields}
+    return _FIELD_TYPES[config_class]
 
 
 def _field_type(hint: Any) -> FieldType:
