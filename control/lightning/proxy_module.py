@@ -222,7 +222,7 @@ class ProxyModule(RunModule):
         """Train and test fresh agents with ``seeds [N]`` on ``proxies [N, D]``, with the settings of the current
         generation, and count their steps."""
         config = self.config.generation_settings(max(self.epoch, 1))  # the epoch is 0 while the first mean is chosen
-        changes = {"test_limit": config.test_limit, "inner_steps": config.inner_steps}
+        changes: dict[str, Any] = {"test_limit": config.test_limit, "inner_steps": config.inner_steps}
         by_target = config.scored_by == "target"
         outcome = self.workers.run(proxies, seeds, watch=self.watch, by_target=by_target, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
