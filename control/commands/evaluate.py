@@ -102,12 +102,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             loop.trajectories = []  # collects the episodes below
         solved = None if run.time_limit else solved_return(game)  # the threshold is for whole episodes
         table = _print_returns(loop, modes, episodes, solved)
-        if loop.trajectories is not None:
-            spaces, (base_game, _) = loop.agents[0].spaces, split_name(game)
-            dataset = recordings.save(options.save_dataset, loop.trajectories, spaces, base_game, implementation)
-            # A dataset of images cannot be read by ``--dataset``.
-            flag = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "
-            print(f"dataset: {flag}in {dataset}")
+        if options.save_dataset is not None:
+            _write_dataset(options.save_dataset, loop, played_settings.run)
         if options.push_to_hub is not None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
@@ -117,6 +113,14 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 stem += f"_{run_dir.safe_name(game)}"
             is_sampled = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             _film_evaluation(loop, loop_settings.run, new_film(checkpoint.path, stem), run.seed, is_sampled)
+
+
+def _write_dataset(name: str, loop: Loop, run: RunConfig) -> None:
+    """Write the episodes in ``loop.trajectories`` as the dataset ``name`` of Minari, and print its folder."""
+    spaces, (game, _) = loop.agents[0].spaces, split_name(run.gamename)
+    dataset = recordings.save(name, loop.trajectories or (), spaces, game, run.implementation)
+    flag = "" if spaces.is_image else f"--dataset minari:{name}, "  # which cannot read images
+    print(f"dataset: {flag}in {dataset}")
 
 
 def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: bool) -> None:
