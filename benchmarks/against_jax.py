@@ -40,6 +40,7 @@ TIMING = "1 thread on one core for each process; seconds are CPU time"
 
 # Name of a case -> its description, and fields of `Case`.
 _ROLLOUT = {"agent": "PPO", "game": "CartPole-v1", "envs": 8}
+_DDQN = {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 10_000}
 _REPLAY = {"game": "Pendulum-v1", "buffer": 10_000}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo_64": (
@@ -50,18 +51,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "A2C, CartPole, 64-64, 8 x 5 steps",
         _ROLLOUT | {"agent": "A2C", "hidden": (64, 64), "batch": 40, "rollout": 5, "unit": 10_240},
     ),
-    "ddqn_64": (
-        "DDQN, CartPole, 64-64, batch 32",
-        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 10_000},
-    ),
-    "ddqn_64_small_buffer": (
-        "the same, a replay buffer of 1,000",
-        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 1000},
-    ),
-    "ddqn_4": (
-        "DDQN, CartPole, 4-64-2, batch 32",
-        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64,), "batch": 32, "unit": 1000, "buffer": 10_000},
-    ),
+    "ddqn_64": ("DDQN, CartPole, 64-64, batch 32", _DDQN),
+    "ddqn_64_small_buffer": ("the same, a replay buffer of 1,000", _DDQN | {"buffer": 1000}),
+    "ddqn_4": ("DDQN, CartPole, 4-64-2, batch 32", _DDQN | {"hidden": (64,)}),
     "td3_64": ("TD3, Pendulum, 64-64, batch 64", _REPLAY | {"agent": "TD3", "hidden": (64, 64), "batch": 64}),
     "td3_256": ("TD3, Pendulum, 256-256, batch 256", _REPLAY | {"agent": "TD3", "hidden": (256, 256), "batch": 256}),
     "sac_64": ("SAC, Pendulum, 64-64, batch 64", _REPLAY | {"agent": "SAC", "hidden": (64, 64), "batch": 64}),

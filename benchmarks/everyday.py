@@ -93,4 +93,4 @@ def measure_row(name: str, size: tuple[int, int]) -> dict[str, Result]:
 
 if __name__ == "__main__":
     parts = [partial(measure_row, name) for name in (*ROWS, WITH_REWARD)]
-    common.run("A step of everyday training", __doc__, parts, full=(1024, 7), quick=(128, 1))
+    common.run("A step of everyday training", __doc__, parts, full=(1024, 7), quick=(512, 1))

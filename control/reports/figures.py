@@ -188,14 +188,9 @@ def figure_panels(
     heights: Sequence[float] | None = None,
 ) -> Iterator[list[Any]]:
     """Context manager that makes a figure: it yields the axes of the panels to draw into, and writes the `figure_files`
-    at the end of the block. Panels without data are hidden. All panels without a legend share a legend.
-
-    :param cells: the layout of the panels (`rows`).
-    :param size: width and height of all panels in inches, without title, legend and note.
-    :param numbers_path: file with the numbers of the figure. A PNG stores its SHA-256 as the metadata ``Numbers``.
-    :param widths: ratios of the widths of the columns.
-    :param heights: ratios of the heights of the rows.
-    """
+    at the end of the block. ``cells`` is the layout of the panels (`rows`), and ``size`` the width and height of all
+    panels in inches, without title, legend and note. ``widths`` and ``heights`` are ratios of columns and rows. Panels
+    without data are hidden. Panels without a legend share one. A PNG stores the SHA-256 of the file ``numbers_path``."""
     import matplotlib
     from matplotlib.figure import Figure
 

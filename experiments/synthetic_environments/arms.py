@@ -98,18 +98,13 @@ def measure(flags: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     results, vary_hp = numbers_in("json", flags.json, LAYOUT, new=True), not flags.no_vary_hp
     comparison = results.setdefault(comparison_key(flags), {})
-
-    def cell_of(arm: str, kind: str) -> dict[str, list[list[float]]]:
-        """Return the numbers of the agents of a kind in an arm: a list for each synthetic environment."""
-        cells: dict[str, dict[str, list[list[float]]]] = comparison.setdefault(arm, {})
-        return cells.setdefault(kind, {"returns": [], "steps": [], "episodes": []})
-
     for seed in range(flags.searches):
         for arm in SEARCH:
             started = time.process_time()
             folder = None  # the search runs only if the file lacks numbers of its winner
             for kind in flags.kinds:
-                cell = cell_of(arm, kind)
+                # Each entry has a list for each synthetic environment.
+                cell = comparison.setdefault(arm, {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
                 if len(cell["returns"]) > seed:
                     continue
                 if folder is None:
@@ -120,7 +115,7 @@ def measure(flags: argparse.Namespace) -> None:
                 text = f"mean {np.mean(cell['returns'][-1]):.1f} ({time.process_time() - started:.0f} CPU-s)"
                 print(f"{flags.game}, {arm}, search {seed}, {kind}: {text}", flush=True)
     for kind in flags.kinds:
-        cell = cell_of("real", kind)
+        cell = comparison.setdefault("real", {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
         if not cell["returns"]:
             row = on_real(search(flags, "fixed", 0), kind, flags.real_agents, flags.real_steps, vary_hp)
             for name, values in row.items():

@@ -9,7 +9,6 @@ their mean. Our search is ``--preset recipe``. The next call resumes a stopped s
 """
 
 import argparse
-import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,9 +65,9 @@ def collect(flags: argparse.Namespace, search: str, seed: int, folder: Path) -> 
     print(f"{flags.game}, {search}, seed {seed}: {text}", flush=True)
 
 
-def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None:
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a panel for each game."""
-    for axis, game in zip(axes, games, strict=True):
+    for axis, game in zip(axes, [game for game in GAMES if game in numbers], strict=True):
         title, solved = GAMES[game]
         for search, seeds in numbers[game].items():
             curves = [seed["returns"] for seed in seeds.values()]
@@ -85,10 +84,8 @@ def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None
 
 def draw(flags: argparse.Namespace) -> None:
     """Write the figure of all games in the file. Raises SettingError for a file of another script."""
-    numbers = numbers_in("source", flags.source, LAYOUT)
-    games = [game for game in GAMES if game in numbers]
-    cells = (rows(len(games)), (WIDTH, 2.4))
-    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, games), cells, NOTE)
+    num_games = len(GAMES.keys() & numbers_in("source", flags.source, LAYOUT).keys())
+    draw_pages(flags.source, LAYOUT, flags.out, fill, (rows(num_games), (WIDTH, 2.4)), NOTE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
