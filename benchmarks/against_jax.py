@@ -98,8 +98,8 @@ def sides_of(name: str, members: int) -> tuple[str, ...]:
 
 
 def script_command(side: str, peers_python: str, *arguments: str) -> list[str]:
-    """Return the command that runs the script of a library (`peers/training.py`). ``peers_python`` is the interpreter
-    of the other libraries."""
+    """Return the command that runs the script of a library (`peers/training.py`), the other libraries with
+    ``peers_python``."""
     script = {"ours": "our", "rejax": "rejax", "sbx": "sb3", "sb3": "sb3"}[side]
     command = [sys.executable if side == "ours" else peers_python, str(SCRIPTS / f"{script}_training.py"), *arguments]
     return [*command, "SBX"] if side == "sbx" else command
@@ -164,8 +164,8 @@ class Side:
 
 
 def measure(name: str, members: int, sides: Sequence[str], size: Size, peers_python: str) -> dict[str, Any]:
-    """Return a row of the file: CPU microseconds per step of a member, of every round by library, and the machine, date
-    and versions."""
+    """Return a row of the file: CPU microseconds per step of a member in all rounds by library, machine and
+    versions."""
     case = case_of(name, members, size)
     with contextlib.ExitStack() as stack:
         processes = {}
@@ -201,8 +201,7 @@ def first_command(side: str, game: str, seed: int, folder: str, peers_python: st
 
 
 def first_result(side: str, game: str, seed: int, peers_python: str, cache: str) -> tuple[float, int]:
-    """Return the CPU seconds of the whole command and the environment steps it took. ``cache`` is the folder of
-    programs that rejax has compiled before."""
+    """Return the CPU seconds of a whole command and its environment steps. ``cache`` has rejax's compiled programs."""
     variables = environment()
     if side == CACHED:
         variables |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -233,8 +232,7 @@ def _steps_of_run(folder: str, game: str) -> int:
 
 
 def measure_first(game: str, sides: Sequence[str], size: Size, peers_python: str) -> Iterator[dict[str, Any]]:
-    """Measure whole commands with the seeds 0, 1, ... After each seed, yield the CPU seconds and steps of all seeds so
-    far, by library."""
+    """Measure whole commands. After each seed, yield the CPU seconds and steps of all seeds so far, by library."""
     results: dict[str, dict[str, list[float]]] = {side: {"seconds": [], "steps": []} for side in sides}
     with tempfile.TemporaryDirectory() as cache:
         for side in sides:
@@ -362,8 +360,7 @@ def pin(core: int | None) -> None:
 
 
 def _work(options: argparse.Namespace, size: Size) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Measure what the flags ask for. Yield the entries of the file, each with its section ("steps" or "first_result")
-    and its key in the section."""
+    """Measure what the flags ask for. Yield section ("steps" or "first_result"), key and content of each entry."""
     if options.first_result:
         for game in options.games:
             sides = [side for side in options.sides if side in ("ours", "sb3") or game in GYMNAX_GAMES]

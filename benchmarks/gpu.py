@@ -54,8 +54,7 @@ QUICK = Size((1, 2), (1, 2), (1,), (1,), 0.01, QUICK_GENERALISATION)
 
 def move(value: Any, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Any:
     """Move all tensors in ``value``, such as an agent, to ``device``, and return the result. Objects of this project
-    are changed in place, so that other references to them stay valid. ``moved`` maps the id of each visited object to
-    that object and its result."""
+    are changed in place, to keep other references valid. ``moved`` maps ids of visited objects to (object, result)."""
     if id(value) in moved:
         return moved[id(value)][1]
     result = value

@@ -103,8 +103,8 @@ def cartpole(size: Size) -> dict[str, Result]:
 def contest(
     name: str, search: Search, train_sample: Callable[[], None], sampled: int, size: Size, description: str
 ) -> dict[str, Result]:
-    """Compare the seconds of a generation with the seconds of ``train_sample``, a plain loop over a sample of
-    ``sampled`` agents, scaled to all agents."""
+    """Compare the seconds of a generation with those of ``train_sample``, a plain loop over a few agents, scaled to
+    all."""
     scale = len(search.proxies) / sampled
     rounds = interleave({"ours": search.seconds, "plain": lambda: cpu_seconds(train_sample) * scale}, size.rounds)
     against = f"the plain loop, {sampled} agents scaled to all"

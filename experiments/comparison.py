@@ -1,8 +1,4 @@
-"""Shared parts of the experiments' scripts: flags, reading runs with settings and numbers, exit status.
-
-Most scripts store their measured numbers as JSON. A later call reads the file, adds numbers or draws it. A `Layout`
-tells the files of different scripts apart.
-"""
+"""Shared parts of the experiments' scripts: flags, reading runs with settings and numbers, exit status."""
 
 import argparse
 import json
@@ -68,8 +64,7 @@ def style_of(options: argparse.Namespace) -> FigureStyle:
 
 
 def figure_to_write(setting: str, out: Path) -> Path:
-    """Return the file to write a figure to, and create its folder. Raises SettingError, in the name of ``setting``, for
-    an unknown format or a file that cannot be written."""
+    """Return the file of a figure. Raises SettingError about ``setting`` if its format or the file is impossible."""
     target = figure_file(out, setting)
     check_writable(setting, target)
     return target

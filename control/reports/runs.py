@@ -49,8 +49,7 @@ class Run:
         return len(self.points(tag)[1]) > 0
 
     def last(self, tag: str) -> float:
-        """Return the mean over the last tenth of the epochs, or the latest value if none was logged there; NaN if the
-        tag was never logged."""
+        """Return the mean over the last tenth of the epochs, else the latest value; NaN if the tag was never logged."""
         epochs, values = self.points(tag)
         if not len(values):
             return math.nan

@@ -41,8 +41,7 @@ CLOSE = 2.0  # standard errors of the difference
 
 @dataclass(frozen=True)
 class Curve:
-    """Learning curve of an agent: mean and standard error over seeds at ``steps``, all ``[K]``. An unknown error is
-    NaN."""
+    """Learning curve: mean and standard error (NaN if unknown) over seeds at ``steps``, all ``[K]``."""
 
     steps: Array
     mean: Array
@@ -202,8 +201,7 @@ def make(options: argparse.Namespace, extra_flags: Sequence[str]) -> None:
 
 
 def _agents(fixture: str, agent_names: Sequence[str] | None) -> list[str]:
-    """Return the agents of a fixture that are among ``agent_names``, by default all. Raises SettingError for a name
-    that no fixture has."""
+    """Return the agents of a fixture among ``agent_names`` (None: all). Raises SettingError for an unknown name."""
     known_agents = {agent for entry in FIXTURES.values() for agent in entry["agents"]}
     for agent in agent_names or ():
         if agent not in known_agents:

@@ -85,8 +85,7 @@ class Arm:
 
 @dataclass
 class Comparison:
-    """All arms by name; a name includes the preset if it is not the default. ``running_mean`` is the number of episodes
-    in a running mean."""
+    """All arms by name, with the preset if it is not the default, and the episodes in a ``running_mean``."""
 
     game: str
     running_mean: int

@@ -66,8 +66,7 @@ ADDITIVE_POTENTIAL = MODES[2]
 
 
 class Game(NamedTuple):
-    """Default training on an environment: kind of the agents, their training steps, steps between tests, and episodes
-    of a test."""
+    """Default training on an environment. There is a test of some episodes after every ``test_every`` steps."""
 
     agent: str
     steps: int
@@ -240,8 +239,7 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
 
 
 def load_reward(assignment: str, game: str) -> tuple[str, files.Proxy]:
-    """Load a learned reward from ``NAME=FILE``. Return the name and the reward. Raises SettingError or ProxyError if it
-    is no reward of ``game``."""
+    """Load a learned reward from ``NAME=FILE``. Raises SettingError or ProxyError if it is no reward of ``game``."""
     name, _, path = assignment.partition("=")
     if not (name and path):
         raise SettingError(f"reward is {assignment!r}; allowed: NAME=FILE")
@@ -260,8 +258,7 @@ def _task(game: str) -> str:
 
 
 def steps_of_mean(curve: Tensor, solved: float, test_every: int) -> dict[str, int | None]:
-    """Return the steps at which the mean over agents ``curve [T]`` reaches ``solved``: for the first time, and for
-    good. None means never."""
+    """Return the steps (None: never) at which the mean ``curve [T]`` reaches ``solved``: first, and for good."""
     tests = {
         "mean_reaches": first_solved_test(curve[None], solved),
         "mean_stays": first_stable_test(curve[None], solved),

@@ -70,8 +70,8 @@ def comparison_key(flags: argparse.Namespace) -> str:
 
 
 def on_synthetic(folder: Path, kind: str, count: int, seed: int, vary_hp: bool) -> dict[str, list[float]]:
-    """Train ``count`` new agents of the implementation ``kind`` on the winner of the search in ``folder``, and test
-    them on the real environment."""
+    """Train new agents of the implementation ``kind`` on the winner of a search, and test them on the real
+    environment."""
     proxy = files.load(str(folder))
     config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=proxy.config.steps_in_use)
     loop = InnerLoop(config, kind, agent_settings(proxy, kind, {"vary_hp": vary_hp}), proxy.game)
@@ -80,8 +80,7 @@ def on_synthetic(folder: Path, kind: str, count: int, seed: int, vary_hp: bool) 
 
 
 def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> dict[str, list[float]]:
-    """Train and test new agents on the real environment, with settings from the winner of a search. They train until
-    they solve it, or for ``steps`` steps."""
+    """Train new agents with a search's settings on the real environment until they solve it, or ``steps`` steps."""
     proxy = files.load(str(folder))
     agent = agent_settings(proxy, kind, {"vary_hp": vary_hp})
     setting_kinds = field_types(type(agent))
@@ -148,8 +147,8 @@ class Sample(NamedTuple):
 
 
 def samples_of(cells: dict[str, Any]) -> list[Sample]:
-    """Return the samples of agents of a kind. ``cells`` are their numbers by arm. The varied arm has a second sample,
-    of its best half."""
+    """Return the samples of agents of a kind from their numbers by arm. The varied arm has a second one, its best
+    half."""
     samples = []
     for arm in [arm for arm in ARMS if arm in cells]:
         cell = cells[arm]

@@ -43,8 +43,7 @@ def pearson(x: Array, y: Array) -> float:
 
 
 def panels_of(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return name of a synthetic environment and order of each panel, sorted by order. Omits synthetic environments with
-    another number of settings than the real one."""
+    """Return (synthetic environment, order) of each panel, without environments that lack some settings."""
     panels = []
     for order in ORDERS:
         for name, row in results.items():

@@ -46,8 +46,7 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
 
 
 def draw_transfer(axis: Any, results: dict[str, dict[str, Any]], width: float) -> None:
-    """Draw stable-baselines3's agents: a row per algorithm and training environment, a point per seed. The title may
-    have ``width`` inches."""
+    """Draw stable-baselines3's agents: a row per algorithm and training environment, a point per seed."""
     for row, (name, result) in enumerate(results.items()):
         returns, colour = result["returns"], COLOUR[name.split(" on ")[1]]
         axis.plot(returns, np.full(len(returns), row + 0.15), "o", color=colour, markersize=3.2, alpha=0.6, mew=0)

@@ -69,9 +69,8 @@ def check_spaces(real_id: str, proxies: dict[str, str]) -> None:
 
 
 def train(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
-    """Train an agent of stable-baselines3 with one of the `SETTINGS`, ``kind``, for ``steps`` steps: on the environment
-    with the Gymnasium id ``real`` if ``where`` is "real", otherwise on the synthetic environment in the file
-    ``proxy``."""
+    """Train an agent of stable-baselines3 (``kind`` of `SETTINGS`) on the environment ``real`` (a Gymnasium id) if
+    ``where`` is "real", otherwise on the synthetic environment in the file ``proxy``."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
 
