@@ -82,9 +82,8 @@ def train(kind: str, where: str, steps: int, seed: int, proxy: str | None, real:
 
 def test(agent: Any, episodes: int, real_id: str) -> float:
     """Return the mean return of greedy episodes on the real environment."""
-    with gymnasium.make(real_id) as real:
-        greedy = lambda obs: agent.predict(obs, deterministic=True)[0]  # noqa: E731
-        return sum(episode_return(real, greedy, 10_000 + episode) for episode in range(episodes)) / episodes
+    real, greedy = gymnasium.make(real_id), lambda obs: agent.predict(obs, deterministic=True)[0]
+    return sum(episode_return(real, greedy, 10_000 + episode) for episode in range(episodes)) / episodes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
