@@ -294,8 +294,7 @@ def machine(timing: str | None = None) -> str:
 
 
 def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str | None = None) -> None:
-    """Print the table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout.
-    ``timing`` is as in `machine`."""
+    """Print the table (``timing`` as in `machine`) on stdout or, ``as_json``, on stderr, and the JSON on stdout."""
     out = sys.stderr if as_json else sys.stdout
     rows: list[tuple[str, ...]] = []
     data: dict[str, dict[str, Any]] = {}

@@ -80,8 +80,7 @@ def move(value: Any, device: torch.device, moved: dict[int, tuple[Any, Any]]) ->
 @contextlib.contextmanager
 def on_device(device: torch.device) -> Iterator[dict[int, tuple[Any, Any]]]:
     """Context manager in which new tensors are on ``device``, and one generator there samples the random numbers of all
-    members. It replaces methods of `Streams`, and yields them as the argument ``moved`` of `move`, which then also
-    replaces references to the old methods."""
+    members. It replaces methods of `Streams`, and yields them as the argument ``moved`` of `move`."""
     generator = torch.Generator(device).manual_seed(0)
     sample = {
         "uniform": lambda self, *shape: torch.rand(len(self), *shape, generator=generator),

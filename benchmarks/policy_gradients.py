@@ -109,8 +109,7 @@ class Simulator:
 
 
 class Contest:
-    """The contenders that train one network: this project, the plain loop, and stable-baselines3. Every call is a round
-    with a fresh policy and returns steps per second."""
+    """The contenders for one network. Every call is a round with a fresh policy, and returns steps per second."""
 
     def __init__(self, network: str, size: Size):
         self.network, self.size = network, size

@@ -38,8 +38,7 @@ QUICK = Size(2, 2, 100, 1, 1)
 
 
 class Search:
-    """Work of a generation of a search, with the flags ``argv``: agents train on ``count`` reward networks, which are a
-    random mean and both directions of its perturbations."""
+    """A generation of a search with the flags ``argv``, on ``count`` reward networks: a mean and its perturbations."""
 
     def __init__(self, argv: str, count: int):
         settings = parse.parse(["--implementation", "RN", *argv.split()])

@@ -135,8 +135,7 @@ def check_counts(options: argparse.Namespace, **smallest_values: int) -> None:
 
 
 def check_number(name: str, value: float | list[float], **bounds: Any) -> None:
-    """Raise SettingError if the flag ``name`` has a number (or a list with one) that is not finite or not within the
-    ``bounds``, such as ``above=0``."""
+    """Raise SettingError if a number of the flag ``name`` is not finite or not in ``bounds``, such as ``above=0``."""
     is_list = isinstance(value, list)
     frozen_value = tuple(value) if isinstance(value, list) else value
     check_value(name, frozen_value, FieldType(float, is_list, False), {"allow_empty": True, "max_items": 1000} | bounds)

@@ -32,8 +32,7 @@ def measure_and_draw(description: str | None) -> tuple[argparse.ArgumentParser, 
 def run_command(
     values: argparse.Namespace, measure: Callable[[Any], None], layout: Layout, draw: Draw, panels: Panels, note: str
 ) -> int:
-    """Run the command of `measure_and_draw` that the flags ``values`` name: ``measure(values)``, or `draw_pages` with
-    the other arguments. Return the exit status."""
+    """Run the command in ``values``: ``measure(values)``, or `draw_pages` with the rest. Return the exit status."""
     if values.command == "measure":
         return run_script(lambda: measure(values))
     return run_script(lambda: draw_pages(values.source, layout, values.out, draw, panels, note))

@@ -155,8 +155,7 @@ def rows(*lengths: int) -> Cells:
 
 
 def row_lengths(panels: int, max_columns: int = 3) -> list[int]:
-    """Divide ``panels`` panels into rows of at most ``max_columns`` panels. Return the lengths of the rows, which are
-    as equal as possible: [3, 2] for 5 panels."""
+    """Divide panels into rows of at most ``max_columns``. Return their lengths, as equal as possible: [3, 2] for 5."""
     num_rows = math.ceil(panels / max_columns)
     return [len(row) for row in np.array_split(range(panels), num_rows)] if panels else []
 

@@ -66,8 +66,7 @@ def _mark_code(text: str) -> Markup:
 
 
 def data_url(path: Path) -> str:
-    """Return the content of a film or a picture as a URL ``data:TYPE;base64,...``. An SVG gets the colours of the page.
-    As an image, it cannot run scripts."""
+    """Return a film or a picture as a URL ``data:TYPE;base64,...``. An SVG, which cannot run scripts, is recoloured."""
     content = path.read_bytes()
     if path.suffix == ".svg":
         # An image does not inherit the page's style, so the SVG needs a copy. It goes right after the tag <svg ...>,

@@ -350,8 +350,7 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
 
 
 def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
-    """Return the table of the versions of programs, None if no run has stored any. A program has several versions if
-    runs differ or were resumed with another version."""
+    """Return the table of the versions of programs, several if runs differ. None if no run has stored any."""
     folders = [folder for group in groups for folder in group.folders if folder.file(FILE)]
     entries = [entry for folder in folders for entry in read_versions(folder.path)]
     # ``from`` is no program: the epoch from which an entry is valid.

@@ -197,8 +197,7 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3. If
-    a folder also has other runs, runs inside the folder of a `--learn` (its teachers) are left out. Raises SettingError
-    for a folder without such files."""
+    a folder has other runs, teachers of `--learn` are left out. Raises SettingError for a folder without such files."""
     files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))

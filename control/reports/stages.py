@@ -201,8 +201,7 @@ def is_clearly_sooner(arms: Mapping[str, Any], name: str, other_name: str, test_
 
 
 def _race_texts(result: Mapping[str, Any]) -> list[str]:
-    """Return the result of `race`: with both rewards, the steps after which the median agent reached the goal, and the
-    mean returns in the last quarter of the training."""
+    """Return the result of `race` with both rewards: steps of the median agent to the goal, and late mean returns."""
     learned, task = result["arms"]["learned"], result["arms"]["task"]
     count, name = result["agents"], result["agent"]
     # At the median, more than half of the agents have come there.

@@ -63,8 +63,7 @@ def original(fixture: str, agent: str) -> Curve:
 
 
 def flags_of(fixture: str, agent: str, seed: int, extra_flags: Sequence[str] = ()) -> list[str]:
-    """Return our command line: the settings of the fixture and of the agent, and the original curve's number of steps.
-    ``extra_flags`` follow and override them."""
+    """Return our command line for a fixture and an agent, with the original's steps. ``extra_flags`` override it."""
     entry, agent_entry = FIXTURES[fixture], FIXTURES[fixture]["agents"][agent]
     settings = {
         "implementation": agent,

@@ -29,8 +29,7 @@ SOLVED = "SB3: stable-baselines3; PPO*: as in CleanRL; solved: Gymnasium's rewar
 
 
 def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> None:
-    """Draw a row for the winner of each search: the real return of its 64 held-out agents. ``reports`` are the held-out
-    evaluations by ``GAME/SEARCH``."""
+    """Draw a row for the winner of each search: the real return of its 64 held-out agents (by ``GAME/SEARCH``)."""
     searches = {name.partition("/")[2]: report for name, report in reports.items() if name.startswith(f"{game}/")}
     for row, (search, report) in enumerate(searches.items()):
         colour = COLOUR[search.partition(",")[0]]

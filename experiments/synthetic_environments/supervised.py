@@ -85,8 +85,7 @@ def fit_model(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict
 
 def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: int) -> dict[str, Any]:
     """Train ``count`` fresh agents of the implementation ``kind`` for ``steps`` steps on ``proxy`` or, if ``real``, on
-    the real environment, and test them in ten episodes. Return mean returns and lengths of training as lists over
-    agents. ``returns`` omits agents that diverged."""
+    the real environment, and test them. Return returns (without diverged agents) and lengths of training as lists."""
     agent = dataclasses.replace(default_config(kind, "cartpole"), vary_hp=True, vary=("lr",), **AGENTS[kind])
     seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(count)]
     started = time.process_time()
