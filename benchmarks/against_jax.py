@@ -353,12 +353,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return flags.parse_args(argv)
 
 
-def pin(core: int | None) -> None:
-    """Keep this process and those it starts on one core, where the system can."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if core is None else core})
-
-
 def _work(options: argparse.Namespace, size: Size) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Measure what the flags ask for. Yield section ("steps" or "first_result"), key and content of each entry."""
     if options.first_result:
@@ -384,7 +378,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"against_jax.py: {error}", file=sys.stderr)
         return 2
     size = QUICK if options.quick else Size()
-    pin(options.core)
+    if hasattr(os, "sched_setaffinity"):  # keep this process and those it starts on one core
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if options.core is None else options.core})
     stored = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     measured: dict[str, Any] = {}
     for section, key, entry in _work(options, size):

@@ -220,7 +220,12 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, sty
     with figure_panels(out, rows(*lengths), (WIDTH, row_height * len(lengths)), style, note=note) as axes:
         for axis, place in zip(axes, places, strict=True):
             panel = panels[place]
-            _draw_panel(axis, panel, window, frequency, _colours())
+            for name, runs in panel.runs.items():
+                seed_curves = curves(runs, panel.tag, window, frequency)
+                draw_curves(axis, seed_curves.steps, seed_curves.values, _colours()[name], name)
+            draw_levels(axis, [Level(value, name) for name, value in REFERENCES.get(panel.game, {}).items()])
+            scale(axis)
+            axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
             set_title(axis, f"{_title(panel.game)}, {REGIMES[place[0]]}", 2.2)
 
 
@@ -228,15 +233,6 @@ def _title(game: str) -> str:
     """Return an environment as in titles, such as ``ProcMaze, grid size 3``."""
     name, *pairs = game.split(",")
     return ", ".join([TITLES.get(name, name), *(pair.replace("_", " ").replace("=", " ") for pair in pairs)])
-
-
-def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:
-    for name, runs in panel.runs.items():
-        seed_curves = curves(runs, panel.tag, window, frequency)
-        draw_curves(axis, seed_curves.steps, seed_curves.values, colours[name], name)
-    draw_levels(axis, [Level(value, name) for name, value in REFERENCES.get(panel.game, {}).items()])
-    scale(axis)
-    axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
 
 
 def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
