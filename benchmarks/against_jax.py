@@ -40,6 +40,7 @@ TIMING = "1 thread on one core for each process; seconds are CPU time"
 
 # Name of a case -> its description, and fields of `Case`.
 _ROLLOUT = {"agent": "PPO", "game": "CartPole-v1", "envs": 8}
+_DDQN = {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 10_000}
 _REPLAY = {"game": "Pendulum-v1", "buffer": 10_000}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo_64": (
@@ -50,18 +51,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "A2C, CartPole, 64-64, 8 x 5 steps",
         _ROLLOUT | {"agent": "A2C", "hidden": (64, 64), "batch": 40, "rollout": 5, "unit": 10_240},
     ),
-    "ddqn_64": (
-        "DDQN, CartPole, 64-64, batch 32",
-        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 10_000},
-    ),
-    "ddqn_64_small_buffer": (
-        "the same, a replay buffer of 1,000",
-        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 1000},
-    ),
-    "ddqn_4": (
-        "DDQN, CartPole, 4-64-2, batch 32",
-        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64,), "batch": 32, "unit": 1000, "buffer": 10_000},
-    ),
+    "ddqn_64": ("DDQN, CartPole, 64-64, batch 32", _DDQN),
+    "ddqn_64_small_buffer": ("the same, a replay buffer of 1,000", _DDQN | {"buffer": 1000}),
+    "ddqn_4": ("DDQN, CartPole, 4-64-2, batch 32", _DDQN | {"hidden": (64,)}),
     "td3_64": ("TD3, Pendulum, 64-64, batch 64", _REPLAY | {"agent": "TD3", "hidden": (64, 64), "batch": 64}),
     "td3_256": ("TD3, Pendulum, 256-256, batch 256", _REPLAY | {"agent": "TD3", "hidden": (256, 256), "batch": 256}),
     "sac_64": ("SAC, Pendulum, 64-64, batch 64", _REPLAY | {"agent": "SAC", "hidden": (64, 64), "batch": 64}),
@@ -106,8 +98,8 @@ def sides_of(name: str, members: int) -> tuple[str, ...]:
 
 
 def script_command(side: str, peers_python: str, *arguments: str) -> list[str]:
-    """Return the command that runs the script of a library (`peers/training.py`). ``peers_python`` is the interpreter
-    of the other libraries."""
+    """Return the command that runs the script of a library (`peers/training.py`), the other libraries with
+    ``peers_python``."""
     script = {"ours": "our", "rejax": "rejax", "sbx": "sb3", "sb3": "sb3"}[side]
     command = [sys.executable if side == "ours" else peers_python, str(SCRIPTS / f"{script}_training.py"), *arguments]
     return [*command, "SBX"] if side == "sbx" else command
@@ -172,8 +164,8 @@ class Side:
 
 
 def measure(name: str, members: int, sides: Sequence[str], size: Size, peers_python: str) -> dict[str, Any]:
-    """Return a row of the file: CPU microseconds per step of a member, of every round by library, and the machine, date
-    and versions."""
+    """Return a row of the file: CPU microseconds per step of a member in all rounds by library, machine and
+    versions."""
     case = case_of(name, members, size)
     with contextlib.ExitStack() as stack:
         processes = {}
@@ -209,8 +201,7 @@ def first_command(side: str, game: str, seed: int, folder: str, peers_python: st
 
 
 def first_result(side: str, game: str, seed: int, peers_python: str, cache: str) -> tuple[float, int]:
-    """Return the CPU seconds of the whole command and the environment steps it took. ``cache`` is the folder of
-    programs that rejax has compiled before."""
+    """Return the CPU seconds of a whole command and its environment steps. ``cache`` has rejax's compiled programs."""
     variables = environment()
     if side == CACHED:
         variables |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -241,8 +232,7 @@ def _steps_of_run(folder: str, game: str) -> int:
 
 
 def measure_first(game: str, sides: Sequence[str], size: Size, peers_python: str) -> Iterator[dict[str, Any]]:
-    """Measure whole commands with the seeds 0, 1, ... After each seed, yield the CPU seconds and steps of all seeds so
-    far, by library."""
+    """Measure whole commands. After each seed, yield the CPU seconds and steps of all seeds so far, by library."""
     results: dict[str, dict[str, list[float]]] = {side: {"seconds": [], "steps": []} for side in sides}
     with tempfile.TemporaryDirectory() as cache:
         for side in sides:
@@ -363,15 +353,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return flags.parse_args(argv)
 
 
-def pin(core: int | None) -> None:
-    """Keep this process and those it starts on one core, where the system can."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if core is None else core})
-
-
 def _work(options: argparse.Namespace, size: Size) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Measure what the flags ask for. Yield the entries of the file, each with its section ("steps" or "first_result")
-    and its key in the section."""
+    """Measure what the flags ask for. Yield section ("steps" or "first_result"), key and content of each entry."""
     if options.first_result:
         for game in options.games:
             sides = [side for side in options.sides if side in ("ours", "sb3") or game in GYMNAX_GAMES]
@@ -395,7 +378,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"against_jax.py: {error}", file=sys.stderr)
         return 2
     size = QUICK if options.quick else Size()
-    pin(options.core)
+    if hasattr(os, "sched_setaffinity"):  # keep this process and those it starts on one core
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if options.core is None else options.core})
     stored = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     measured: dict[str, Any] = {}
     for section, key, entry in _work(options, size):

@@ -41,8 +41,7 @@ _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 @dataclass(frozen=True)
 class Result:
-    """One measured number. ``against`` says what it is compared with, or what was measured. ``target`` is a limit that
-    it should meet, such as ``(">=", 5)``."""
+    """One measured number. ``against`` says what it is compared with. ``target`` is a limit such as ``(">=", 5)``."""
 
     value: float
     unit: str
@@ -148,8 +147,7 @@ class TorchSetup:
         return Block(unit_steps * count, time.perf_counter() - wall, time.process_time() - cpu)
 
     def contender(self, work: Callable[[int], Any], unit_steps: int, seconds: float) -> Callable[[], Block]:
-        """Return a contender that times ``work(count)`` (`time_block`). The count is chosen so that it takes about
-        ``seconds``."""
+        """Return a contender that times ``work(count)`` (`time_block`), with a count that takes about ``seconds``."""
         work(2)  # warm-up
         count, block = 1, self.time_block(work, unit_steps, 1)
         while block.wall < seconds / 4:
@@ -285,8 +283,7 @@ def speedup(
 
 
 def machine(timing: str | None = None) -> str:
-    """Return date, machine and versions as one line, with the method of timing. ``timing`` replaces the default method,
-    CPU time on torch's threads."""
+    """Return date, machine, versions and method of ``timing`` (default: CPU time on torch's threads) as one line."""
     import torch
 
     return (
@@ -297,8 +294,7 @@ def machine(timing: str | None = None) -> str:
 
 
 def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str | None = None) -> None:
-    """Print the table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout.
-    ``timing`` is as in `machine`."""
+    """Print the table (``timing`` as in `machine`) on stdout or, ``as_json``, on stderr, and the JSON on stdout."""
     out = sys.stderr if as_json else sys.stdout
     rows: list[tuple[str, ...]] = []
     data: dict[str, dict[str, Any]] = {}

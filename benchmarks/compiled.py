@@ -87,8 +87,7 @@ class Training:
         self.cost(size.warmup_steps)
 
     def cost(self, steps: int, seconds_of: Callable[[Callable[[], object]], float] = cpu_seconds) -> float:
-        """Train for ``steps`` and return the microseconds per step of a member. ``seconds_of(work)`` is the time of a
-        call: `cpu_seconds` or `clock_seconds`."""
+        """Train for ``steps`` and return the microseconds per step of a member, by `cpu_seconds` or `clock_seconds`."""
         ticks = -(-steps // self.loop.agent.envs)  # steps of each environment, rounded up
         seconds = seconds_of(lambda: train(self.loop, ticks))
         return 1e6 * seconds / (ticks * self.loop.agent.envs * self.members)

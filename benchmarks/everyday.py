@@ -75,8 +75,8 @@ def trained_with_reward(compiled: bool, steps: int) -> Callable[[], float]:
 
 
 def measure_row(name: str, size: tuple[int, int]) -> dict[str, Result]:
-    """Measure a row of `ROWS`, or `WITH_REWARD`, in torch and in machine code, in turns. ``size`` is the number of
-    steps in a round, and the number of rounds."""
+    """Measure a row of `ROWS`, or `WITH_REWARD`, in torch and in machine code. ``size`` is (steps in a round,
+    rounds)."""
     steps, rounds = size
     contenders: dict[str, Callable[[], float]] = {}
     for path in ("torch", "machine code"):
@@ -93,4 +93,4 @@ def measure_row(name: str, size: tuple[int, int]) -> dict[str, Result]:
 
 if __name__ == "__main__":
     parts = [partial(measure_row, name) for name in (*ROWS, WITH_REWARD)]
-    common.run("A step of everyday training", __doc__, parts, full=(1024, 7), quick=(128, 1))
+    common.run("A step of everyday training", __doc__, parts, full=(1024, 7), quick=(512, 1))

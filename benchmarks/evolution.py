@@ -83,8 +83,8 @@ class SideBySide:
         self.step_loop = StepLoop(self.agent, environment, Streams.from_name(seeds, "episodes"))
 
     def begin(self, transitions: int) -> "SideBySide":
-        """Train until all members make updates, then fill their replay buffers with this number of ``transitions``,
-        which are copies of the first."""
+        """Train until all members learn. Then fill the replay buffers with copies, up to ``transitions``
+        transitions."""
         while not self.agent.learning_members().all():
             self.train(10)
         replay_buffer = self.agent.replay_buffer
@@ -102,8 +102,7 @@ class SideBySide:
 
 
 def plain_training(preset: str, program: Any, member: int) -> plain.PlainTraining:
-    """Return a fresh plain agent on the synthetic environment of one member. ``program`` are the synthetic environments
-    of all members, with their weights."""
+    """Return a fresh plain agent on the synthetic environment of a member in ``program``, which has all of them."""
     training = plain.PlainTraining(plain.PRESETS[preset], member)
     environment = training.environment
     plain.take_weights(environment.state_net, program.layers["state"], member)
@@ -142,8 +141,7 @@ class PlainAgents:
 
 
 def inner_loops(preset: str, size: Size) -> dict[str, Result]:
-    """Compare members side by side with plain agents on the same environments, in steps per second; for preset paper,
-    with stable-baselines3 too."""
+    """Compare members side by side with plain agents on the same environments and, for "paper", stable-baselines3."""
     loop, counts, transitions = inner(preset), MEMBERS[preset], HALF_WAY[preset]
     contenders: dict[str, Callable[[], float]] = {}
     for members in counts:
@@ -167,19 +165,15 @@ def inner_loops(preset: str, size: Size) -> dict[str, Result]:
         results[f"{preset}_{members}"] = Result(middle[f"{members}"], "steps/s", "in one tensor program, all members")
         results[f"{preset}_{members}_speedup"] = Result(ratio, "times", "the plain loop", target)
     if with_baseline:
-        results |= baseline_results(rates, middle, counts[-1])
+        sb3, real_ratio = "stable-baselines3's DQN", median_ratio(rates["real"], rates["sb3"])
+        plain_ratio = median_ratio(rates["plain"], rates["sb3"])
+        results |= {
+            "sb3": Result(middle["sb3"], "steps/s", f"{sb3}, paper's sizes, on Gymnasium's CartPole"),
+            "real": Result(middle["real"], "steps/s", f"{counts[-1]} members on the tensor CartPole"),
+            "real_sb3_speedup": Result(real_ratio, "times", sb3),
+            "plain_sb3_speedup": Result(plain_ratio, "times", f"the plain loop, to {sb3}"),
+        }
     return results
-
-
-def baseline_results(rates: dict[str, list[float]], middle: dict[str, float], members: int) -> dict[str, Result]:
-    """Return the rows of stable-baselines3, from the ``rates`` of the contenders in all rounds and their medians."""
-    sb3 = "stable-baselines3's DQN"
-    return {
-        "sb3": Result(middle["sb3"], "steps/s", f"{sb3}, paper's sizes, on Gymnasium's CartPole"),
-        "real": Result(middle["real"], "steps/s", f"{members} members on the tensor CartPole"),
-        "real_sb3_speedup": Result(median_ratio(rates["real"], rates["sb3"]), "times", sb3),
-        "plain_sb3_speedup": Result(median_ratio(rates["plain"], rates["sb3"]), "times", f"the plain loop, to {sb3}"),
-    }
 
 
 class Generation:

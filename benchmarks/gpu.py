@@ -54,8 +54,7 @@ QUICK = Size((1, 2), (1, 2), (1,), (1,), 0.01, QUICK_GENERALISATION)
 
 def move(value: Any, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Any:
     """Move all tensors in ``value``, such as an agent, to ``device``, and return the result. Objects of this project
-    are changed in place, so that other references to them stay valid. ``moved`` maps the id of each visited object to
-    that object and its result."""
+    are changed in place, to keep other references valid. ``moved`` maps ids of visited objects to (object, result)."""
     if id(value) in moved:
         return moved[id(value)][1]
     result = value
@@ -81,8 +80,7 @@ def move(value: Any, device: torch.device, moved: dict[int, tuple[Any, Any]]) ->
 @contextlib.contextmanager
 def on_device(device: torch.device) -> Iterator[dict[int, tuple[Any, Any]]]:
     """Context manager in which new tensors are on ``device``, and one generator there samples the random numbers of all
-    members. It replaces methods of `Streams`, and yields them as the argument ``moved`` of `move`, which then also
-    replaces references to the old methods."""
+    members. It replaces methods of `Streams`, and yields them as the argument ``moved`` of `move`."""
     generator = torch.Generator(device).manual_seed(0)
     sample = {
         "uniform": lambda self, *shape: torch.rand(len(self), *shape, generator=generator),

@@ -22,7 +22,6 @@ from typing import Any
 os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
 
 import common  # first: one thread, and the project on the path
-import pytorch_lightning as pl
 from common import LightningClock, Result, cpu_seconds, has_baseline, interleave, median_ratio
 from plain import policy_gradients as plain
 
@@ -67,14 +66,10 @@ def settings_of(network: str, size: Size, **changes: Any) -> Settings:
     return from_dict(values)
 
 
-def _part_of(callback: pl.Callback) -> str:
-    """Return the part of the time to which a callback belongs: ``checkpoints`` or ``log``."""
-    return "checkpoints" if isinstance(callback, Checkpoints) else "log"
-
-
 def fit(settings: Settings, updates: int) -> LightningClock:
     """Train a fresh policy as `trainer.py` does, and return the times of ``updates`` updates after the first."""
-    clock, episodes = LightningClock(_part_of), (updates + 1) * settings.agent.batch_episodes
+    clock = LightningClock(lambda callback: "checkpoints" if isinstance(callback, Checkpoints) else "log")
+    episodes = (updates + 1) * settings.agent.batch_episodes
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         train(settings.replace(max_episodes=episodes, logdir=folder), (clock,))
     return clock
@@ -109,8 +104,7 @@ class Simulator:
 
 
 class Contest:
-    """The contenders that train one network: this project, the plain loop, and stable-baselines3. Every call is a round
-    with a fresh policy and returns steps per second."""
+    """The contenders for one network. Every call is a round with a fresh policy, and returns steps per second."""
 
     def __init__(self, network: str, size: Size):
         self.network, self.size = network, size

@@ -53,8 +53,7 @@ CONTENDERS = [
 
 
 class Contender:
-    """A running script of a peer. It starts a process for each training of ``steps`` environment steps
-    (`peers/recorded.py`). ``python`` is its interpreter."""
+    """A running script of a peer, which starts a process for each training (`peers/recorded.py`)."""
 
     def __init__(self, peer: Peer, python: str, steps: int):
         self.peer, self.steps = peer, steps

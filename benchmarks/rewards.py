@@ -38,8 +38,7 @@ QUICK = Size(2, 2, 100, 1, 1)
 
 
 class Search:
-    """Work of a generation of a search, with the flags ``argv``: agents train on ``count`` reward networks, which are a
-    random mean and both directions of its perturbations."""
+    """A generation of a search with the flags ``argv``, on ``count`` reward networks: a mean and its perturbations."""
 
     def __init__(self, argv: str, count: int):
         settings = parse.parse(["--implementation", "RN", *argv.split()])
@@ -103,8 +102,8 @@ def cartpole(size: Size) -> dict[str, Result]:
 def contest(
     name: str, search: Search, train_sample: Callable[[], None], sampled: int, size: Size, description: str
 ) -> dict[str, Result]:
-    """Compare the seconds of a generation with the seconds of ``train_sample``, a plain loop over a sample of
-    ``sampled`` agents, scaled to all agents."""
+    """Compare the seconds of a generation with those of ``train_sample``, a plain loop over a few agents, scaled to
+    all."""
     scale = len(search.proxies) / sampled
     rounds = interleave({"ours": search.seconds, "plain": lambda: cpu_seconds(train_sample) * scale}, size.rounds)
     against = f"the plain loop, {sampled} agents scaled to all"

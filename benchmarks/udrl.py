@@ -80,22 +80,22 @@ class Contest:
         self.meter = Meter()
         self.meter.wrap(self.loop, "_play", "rollout")
         if state == "trained" and checkpoint:
-            self._resume(checkpoint)
+            loaded = checkpoints.load(checkpoint)
+            weights = loaded.content["state_dict"]
+            self.agent.load_state_dict({name.removeprefix("agents.0."): value for name, value in weights.items()})
+            self.agent.load_training_state(loaded.run_state["loop"]["agent"])
         elif state == "trained":
             self._learn_to_fly(size)
         else:
             self.loop.warm_up()
         policy: Any = self.agent.policy
         self.plain.policy.take_weights(policy.named_weights())
-        self._copy_memory()
+        for episode in self.agent.memory.episodes[0]:
+            steps = {name: values.numpy() for name, values in episode.steps.items()}
+            lengths = np.full(len(episode), len(episode), np.float32)
+            next_obs = np.roll(steps["obs"], -1, 0)
+            self.plain.memory.add({**steps, "obs2": next_obs, "rollout_length": lengths})
         self.meter.take()
-
-    def _resume(self, path: str) -> None:
-        """Load weights and memory of a checkpoint into the project's agent."""
-        checkpoint = checkpoints.load(path)
-        weights = checkpoint.content["state_dict"]
-        self.agent.load_state_dict({name.removeprefix("agents.0."): value for name, value in weights.items()})
-        self.agent.load_training_state(checkpoint.run_state["loop"]["agent"])
 
     def _learn_to_fly(self, size: Size) -> None:
         """Fit the project's agent to episodes of Gymnasium's controller."""
@@ -106,14 +106,6 @@ class Contest:
             self.agent.observe(trajectory)
         for _ in range(size.heuristic_epochs):
             self.agent.learn()
-
-    def _copy_memory(self) -> None:
-        """Copy the project's episodes into the memory of the plain loop."""
-        for episode in self.agent.memory.episodes[0]:
-            steps = {name: values.numpy() for name, values in episode.steps.items()}
-            lengths = np.full(len(episode), len(episode), np.float32)
-            next_obs = np.roll(steps["obs"], -1, 0)
-            self.plain.memory.add({**steps, "obs2": next_obs, "rollout_length": lengths})
 
     def project_epoch(self) -> "EpochTime":
         """Run an epoch of the project's loop."""
@@ -182,8 +174,7 @@ def simulator(size: Size) -> dict[str, Result]:
 
 
 def bare_updates(count: int) -> Callable[[], float]:
-    """Return a contender: the CPU seconds of ``count`` updates that have only forward, backward and Adam, on a fixed
-    batch, without sampling and clipping."""
+    """Return a contender: CPU seconds of ``count`` updates by torch on a fixed batch, without sampling and clipping."""
     policy = BehaviorPolicy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3.5e-4)
     obs, command, actions = torch.randn(BATCH, 8), torch.rand(BATCH, 2) * 100, torch.randint(4, (BATCH,))

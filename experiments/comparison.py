@@ -1,8 +1,4 @@
-"""Shared parts of the experiments' scripts: flags, reading runs with settings and numbers, exit status.
-
-Most scripts store their measured numbers as JSON. A later call reads the file, adds numbers or draws it. A `Layout`
-tells the files of different scripts apart.
-"""
+"""Shared parts of the experiments' scripts: flags, reading runs with settings and numbers, exit status."""
 
 import argparse
 import json
@@ -68,8 +64,7 @@ def style_of(options: argparse.Namespace) -> FigureStyle:
 
 
 def figure_to_write(setting: str, out: Path) -> Path:
-    """Return the file to write a figure to, and create its folder. Raises SettingError, in the name of ``setting``, for
-    an unknown format or a file that cannot be written."""
+    """Return the file of a figure. Raises SettingError about ``setting`` if its format or the file is impossible."""
     target = figure_file(out, setting)
     check_writable(setting, target)
     return target
@@ -140,8 +135,7 @@ def check_counts(options: argparse.Namespace, **smallest_values: int) -> None:
 
 
 def check_number(name: str, value: float | list[float], **bounds: Any) -> None:
-    """Raise SettingError if the flag ``name`` has a number (or a list with one) that is not finite or not within the
-    ``bounds``, such as ``above=0``."""
+    """Raise SettingError if a number of the flag ``name`` is not finite or not in ``bounds``, such as ``above=0``."""
     is_list = isinstance(value, list)
     frozen_value = tuple(value) if isinstance(value, list) else value
     check_value(name, frozen_value, FieldType(float, is_list, False), {"allow_empty": True, "max_items": 1000} | bounds)

@@ -32,8 +32,7 @@ def measure_and_draw(description: str | None) -> tuple[argparse.ArgumentParser, 
 def run_command(
     values: argparse.Namespace, measure: Callable[[Any], None], layout: Layout, draw: Draw, panels: Panels, note: str
 ) -> int:
-    """Run the command of `measure_and_draw` that the flags ``values`` name: ``measure(values)``, or `draw_pages` with
-    the other arguments. Return the exit status."""
+    """Run the command in ``values``: ``measure(values)``, or `draw_pages` with the rest. Return the exit status."""
     if values.command == "measure":
         return run_script(lambda: measure(values))
     return run_script(lambda: draw_pages(values.source, layout, values.out, draw, panels, note))
@@ -51,9 +50,8 @@ def parse_with_extra_flags(flags: argparse.ArgumentParser, argv: Sequence[str] |
 def draw_pages(
     source: Path, layout: Layout, out: Path, draw: Draw, panels: Panels, note: str = "", **sheet_options: Any
 ) -> None:
-    """Write the figure of the numbers in ``source`` for a light and for a dark page, and print both names.
-    ``sheet_options`` are further arguments of `figure_panels`. Raises SettingError if ``source`` has another ``layout``
-    or ``out`` cannot be written."""
+    """Write the figure of the numbers in ``source`` for a light and for a dark page. ``sheet_options`` go to
+    `figure_panels`. Raises SettingError if ``source`` has another ``layout`` or ``out`` cannot be written."""
     numbers = numbers_in("source", source, layout)
     light = figure_to_write("out", out)
     dark = figure_to_write("out", light.with_stem(f"{light.stem}_dark"))
@@ -64,8 +62,7 @@ def draw_pages(
 
 
 def density(values: Array, points: Array, min_bandwidth: float) -> Array:
-    """Return a Gaussian kernel density of ``values [N]`` at ``points [K]``. The bandwidth follows Scott's rule and is
-    at least ``min_bandwidth``."""
+    """Return a Gaussian kernel density of ``values [N]`` at ``points [K]``, with the bandwidth of Scott's rule."""
     bandwidth = max(min_bandwidth, float(values.std()) * len(values) ** -0.2)
     kernels = np.exp(-0.5 * ((points[:, None] - values) / bandwidth) ** 2)
     return kernels.mean(1) / (bandwidth * np.sqrt(2 * np.pi))

@@ -1,5 +1,4 @@
-"""Load proxies (learned environments and rewards) that scripts examine, and watch agents in training on them. Imports
-torch, which figure scripts avoid."""
+"""Load proxies (learned environments and rewards), and watch agents in training on them. Imports torch."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,8 +16,8 @@ from models.settings import SettingError
 
 
 def load_proxy(name: str, allowed: str) -> Proxy:
-    """Load the proxy of a file, a run folder or a shipped name. Raises SettingError for an agent; its message names the
-    ``allowed`` kinds of proxies."""
+    """Load the proxy of a file, a run folder or a shipped name. Raises SettingError for an agent, with ``allowed``
+    kinds."""
     proxy = proxy_or_checkpoint(name)
     if not isinstance(proxy, Proxy):
         raise SettingError(f"proxies is {name!r}, which is of an agent; allowed: {allowed}")

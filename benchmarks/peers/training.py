@@ -65,12 +65,8 @@ def main(
     first_result: Callable[[str, int], int],
     packages: tuple[str, ...],
 ) -> None:
-    """Run the script of a library: do what the command line asks for.
-
-    :param trainer_of: maps a case to the function that `serve` times. It trains, and returns the number of steps.
-    :param first_result: maps game and seed to the number of steps that PPO took to reach the goal.
-    :param packages: packages on PyPI whose versions are printed.
-    """
+    """Do what the command line of a library's script asks for. ``trainer_of(case)`` returns the function that `serve`
+    times, ``first_result(game, seed)`` the steps that PPO took. Versions of ``packages`` (PyPI) are printed."""
     mode, *arguments = sys.argv[1:]
     if mode == "steps":
         values = json.loads(arguments[0])

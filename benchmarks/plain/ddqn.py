@@ -51,8 +51,7 @@ def mlp(inputs: int, hidden: int, outputs: int, activation: nn.Module) -> nn.Seq
 
 @torch.no_grad()
 def take_weights(network: nn.Sequential, layers: Iterable[tuple[Tensor, Tensor]], member: int) -> None:
-    """Copy the weights of one of M members into ``network``. ``layers`` are the pairs of weights and biases of all
-    members, from `models.mlp.MLP.layers`."""
+    """Copy the weights of one member into ``network``. ``layers`` are of all members, from `models.mlp.MLP.layers`."""
     linear = [module for module in network if isinstance(module, nn.Linear)]
     for layer, (weight, bias) in zip(linear, layers, strict=True):
         layer.weight.copy_(weight[member])
@@ -107,8 +106,7 @@ class Replay:
         self.size = min(self.size + 1, self.capacity)
 
     def sample(self, batch: int) -> tuple[Tensor, ...]:
-        """Sample B transitions: ``obs [B, 4]``, ``action [B, 1]``, ``next_obs [B, 4]``, ``reward [B, 1]``, ``done [B,
-        1]``."""
+        """Sample observations ``[B, 4]``, actions ``[B, 1]``, next observations, rewards and dones ``[B, 1]``."""
         return self.at(torch.randint(self.size, (batch,)))
 
     def at(self, rows: Tensor) -> tuple[Tensor, ...]:

@@ -87,8 +87,8 @@ def plain_agents(agent: Any) -> list[PlainReplay]:
 
 
 def forward_flop(net: Any, rows: int) -> int:
-    """Return the number of multiplications and additions in a forward pass of an `MlpNetwork` for a batch of ``rows``
-    inputs: one of each for each weight and row."""
+    """Return the multiplications and additions, one of each per weight and row, in a forward pass of an
+    `MlpNetwork`."""
     return 2 * rows * sum(layer.inputs * layer.outputs for layer in net.mlp.dense)
 
 

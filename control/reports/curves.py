@@ -25,8 +25,7 @@ def is_episode_return(tag: str) -> bool:
 
 
 def finish_panel(axis: Any, tag: str, log: bool) -> None:
-    """Set the axis labels of a panel with the curves of a ``tag``, and format its axes with `scale`. Losses have a
-    logarithmic axis, and with ``log`` also returns."""
+    """Label the axes of a panel with curves of a ``tag``. Losses and, with ``log``, returns have a logarithmic axis."""
     label = TAGS[tag].axis or (RETURN_LABEL if TAGS[tag].kind == "return" else "loss")
     axis.set(xlabel=SEARCH_STEPS_LABEL if is_search([tag]) else STEPS_LABEL, ylabel=label)
     scale(axis, log or label == "loss")

@@ -67,8 +67,7 @@ class FigureStyle:
     narrow: bool = False
 
     def path(self, folder: Path, stem: str) -> Path:
-        """Return the file ``stem`` of a figure in ``folder``. Its suffix is the first of the formats, or else
-        ``png``."""
+        """Return the file of a figure, ``stem`` with the first of the formats, or else ``png``, as suffix."""
         return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
 
     def with_svg(self) -> "FigureStyle":
@@ -86,9 +85,9 @@ def style_of(run: Any) -> FigureStyle:
 
 
 def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:
-    """Publish a result as text, figure and data: print the table ``text``, call ``draw(target)`` to write the figure,
-    and write the ``numbers`` as JSON beside it. Raises SettingError about the ``setting`` if a file cannot be written,
-    before anything is printed."""
+    """Show a result: print the table ``text``, call ``draw(target)`` to write its figure, and write the ``numbers`` as
+    JSON beside it. Raises SettingError about the ``setting`` if a file cannot be written, before anything is
+    printed."""
     numbers_path = target.with_suffix(".json")
     check_writable(setting, target, numbers_path)
     print(text)
@@ -118,8 +117,8 @@ def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FOR
 
 
 def figure_file(out: Path, setting: str = "plot_out", style: FigureStyle = DEFAULT_STYLE, stem: str = "plot") -> Path:
-    """Return the `output_file` of a figure. If ``style`` has formats, and the suffix is not among them, the first
-    format replaces the suffix."""
+    """Return the `output_file` of a figure. A suffix that is not among the formats of ``style`` becomes the first
+    one."""
     path = output_file(out, setting, stem)
     if style.formats and path.suffix[1:].lower() not in style.formats:
         path = path.with_suffix(f".{style.formats[0]}")
@@ -139,8 +138,7 @@ def check_writable(setting: str, *paths: Path) -> None:
 
 
 Cells = list[list[int]]
-"""Layout of the panels of a figure: for each row, the index of the panel in each cell. A panel may span several
-cells."""
+"""Layout of a figure: for each row, the index of the panel in each cell. A panel may span several cells."""
 
 
 def rows(*lengths: int) -> Cells:
@@ -157,15 +155,13 @@ def rows(*lengths: int) -> Cells:
 
 
 def row_lengths(panels: int, max_columns: int = 3) -> list[int]:
-    """Divide ``panels`` panels into rows of at most ``max_columns`` panels. Return the lengths of the rows, which are
-    as equal as possible: [3, 2] for 5 panels."""
+    """Divide panels into rows of at most ``max_columns``. Return their lengths, as equal as possible: [3, 2] for 5."""
     num_rows = math.ceil(panels / max_columns)
     return [len(row) for row in np.array_split(range(panels), num_rows)] if panels else []
 
 
 def figure_files(target: Path, style: FigureStyle) -> list[Path]:
-    """Return the files of a figure: ``target`` with the suffix of each format, or ``target`` itself if ``style`` has no
-    formats."""
+    """Return the files of a figure: ``target`` with the suffix of each format of ``style``, or else ``target``."""
     return [target.with_suffix(f".{name}") for name in style.formats or (target.suffix[1:].lower(),)]
 
 
@@ -188,14 +184,10 @@ def figure_panels(
     heights: Sequence[float] | None = None,
 ) -> Iterator[list[Any]]:
     """Context manager that makes a figure: it yields the axes of the panels to draw into, and writes the `figure_files`
-    at the end of the block. Panels without data are hidden. All panels without a legend share a legend.
-
-    :param cells: the layout of the panels (`rows`).
-    :param size: width and height of all panels in inches, without title, legend and note.
-    :param numbers_path: file with the numbers of the figure. A PNG stores its SHA-256 as the metadata ``Numbers``.
-    :param widths: ratios of the widths of the columns.
-    :param heights: ratios of the heights of the rows.
-    """
+    at the end of the block. ``cells`` is the layout of the panels (`rows`), and ``size`` the width and height of all
+    panels in inches, without title, legend and note. ``widths`` and ``heights`` are ratios of columns and rows. Panels
+    without data are hidden. Panels without a legend share one. A PNG stores the SHA-256 of the file
+    ``numbers_path``."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -218,8 +210,7 @@ def figure_panels(
 
 
 def _save(figure: Any, target: Path, style: FigureStyle, numbers_path: Path | None) -> None:
-    """Write the `figure_files` of a figure, without a date, so that equal figures are equal files. A PNG stores the
-    hash of the file ``numbers_path``."""
+    """Write the `figure_files`, without a date: equal figures are equal files. A PNG stores the hash of the numbers."""
     metadata: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     if numbers_path:
         metadata["png"] = {"Numbers": hashlib.sha256(numbers_path.read_bytes()).hexdigest()}
@@ -229,8 +220,7 @@ def _save(figure: Any, target: Path, style: FigureStyle, numbers_path: Path | No
 
 
 def _stack(figure: Any, axes: Sequence[Any], height: float) -> None:
-    """Move the panels of a figure into a single narrow column. ``height`` is the height of all rows together before, in
-    inches."""
+    """Move the panels of a figure, whose rows have together this ``height`` in inches, into a single narrow column."""
     ratios = axes[0].get_gridspec().get_height_ratios()
     heights = [height * ratios[axis.get_subplotspec().rowspan.start] / sum(ratios) for axis in axes]
     for axis, place in zip(axes, figure.add_gridspec(len(axes), height_ratios=heights), strict=True):

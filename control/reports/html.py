@@ -20,8 +20,7 @@ _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
 
 
 class Picture(NamedTuple):
-    """A figure as a ``url``, with a description ``alt``. ``narrow`` is the URL of the narrow drawing for telephones.
-    ``title`` and ``narrow`` may be empty."""
+    """A figure as a ``url``, with a description ``alt``. ``narrow``, if not empty, is a drawing for telephones."""
 
     url: str
     alt: str
@@ -61,15 +60,13 @@ def _templates() -> Environment:
 
 
 def _mark_code(text: str) -> Markup:
-    """Return the HTML of a text. Words between backquotes are code, and the text after the first line break is
-    faint."""
+    """Return the HTML of a text. Words between backquotes are code, and text after the first line is faint."""
     first, line_break, rest = re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text))).partition("\n")
     return Markup(f'{first}<br><span class="faint">{rest}</span>' if line_break else first)
 
 
 def data_url(path: Path) -> str:
-    """Return the content of a film or a picture as a URL ``data:TYPE;base64,...``. An SVG gets the colours of the page.
-    As an image, it cannot run scripts."""
+    """Return a film or a picture as a URL ``data:TYPE;base64,...``. An SVG, which cannot run scripts, is recoloured."""
     content = path.read_bytes()
     if path.suffix == ".svg":
         # An image does not inherit the page's style, so the SVG needs a copy. It goes right after the tag <svg ...>,

@@ -37,8 +37,7 @@ NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as comma
 
 def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
     """Return the commanded returns ``[C]`` of a sweep. They are evenly spaced over the range of the training returns,
-    extended by a quarter at each end. ``low [M]`` and ``high [M]`` are the smallest and the largest training return of
-    each seed."""
+    extended by a quarter at each end. ``low [M]`` and ``high [M]`` are smallest and largest training return by seed."""
     lowest, highest = float(np.min(low)), float(np.max(high))
     width = highest - lowest
     if width == 0:  # all training returns are equal
@@ -47,8 +46,7 @@ def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
 
 
 def slope(commands: Array, returns: Array) -> float:
-    """Return the slope of a least-squares line through N pairs of a command and an obtained return. It is 1 if returns
-    equal commands, and 0 if commands have no effect."""
+    """Return the slope of a least-squares line of returns over commands, ``[N]`` each: 1 if all commands are obeyed."""
     centred = commands - commands.mean()
     return float(centred @ returns / (centred @ centred))
 
@@ -154,8 +152,7 @@ def draw(numbers: dict[str, Any], target: Path) -> None:
 
 
 def draw_returns(axis: Any, results: dict[str, Any]) -> None:
-    """Draw the ``results`` of `measure` into a panel: the mean return under each command with its interval, and the
-    ranges of returns in training."""
+    """Draw `measure`'s ``results``: mean return and interval under each command, and the ranges of training returns."""
     commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
     for low, high in ranges:
         axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
@@ -169,8 +166,7 @@ def draw_returns(axis: Any, results: dict[str, Any]) -> None:
 
 
 def commanded_loop(loop: Loop, implementation: str) -> EpisodeLoop:
-    """Return ``loop``. Raises SettingError if its agents, of this ``implementation``, do not follow commanded
-    returns."""
+    """Return ``loop``. Raises SettingError if its agents (``implementation``) do not follow commanded returns."""
     if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.command_names:
         raise SettingError(
             f"--obedience has no effect with {implementation}, whose agents are commanded no return; "

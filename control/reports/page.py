@@ -322,8 +322,7 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, tuple[Table | N
 def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]:
     """Return two tables of settings, for groups with the same implementation: a table of changed settings, and a table
     of all settings. A setting is changed if it affects results, and if it differs between the runs or from its default.
-    The first table is None if no setting is changed. A default is unknown if the settings are from another program or
-    version."""
+    The first table is None if no setting is changed. Defaults of other programs and versions are unknown."""
     folders = [folder for group in groups for folder in group.folders]
     # Setting -> its flag (default and help) in each folder. Environments may have different defaults.
     flags_by_name: dict[str, list[Flag]] = {}
@@ -351,8 +350,7 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
 
 
 def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
-    """Return the table of the versions of programs, None if no run has stored any. A program has several versions if
-    runs differ or were resumed with another version."""
+    """Return the table of the versions of programs, several if runs differ. None if no run has stored any."""
     folders = [folder for group in groups for folder in group.folders if folder.file(FILE)]
     entries = [entry for folder in folders for entry in read_versions(folder.path)]
     # ``from`` is no program: the epoch from which an entry is valid.

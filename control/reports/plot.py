@@ -91,8 +91,7 @@ class Figure:
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
         """The comparison of algorithms, ``(tag, tasks)``: the tag of a return, and the scores ``[N]`` by environment
         and label. The tag is the greedy return if all arms have it, otherwise the first that all have. If there is
-        none, both are empty. Algorithms with fewer than three seeds are left out, and so are searches, unless all arms
-        are searches."""
+        none, both are empty. Left out are algorithms with fewer than three seeds, and searches if not all arms are."""
         all_are_searches = all(arm.is_search for arm in self.arms)
         arms = [arm for arm in self.arms if arm.is_search == all_are_searches]
         shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
@@ -194,8 +193,7 @@ def figure_of(groups: Sequence[Group]) -> Figure:
 
 
 def read_numbers(path: Path, setting: str, allowed: str) -> Figure:
-    """Return the content of a figure from its JSON. For any other file, raises SettingError about the ``setting``, with
-    the text ``allowed`` about allowed values."""
+    """Return the content of a figure from its JSON. For other files, raises SettingError about ``setting``."""
     try:
         content = read_json(path, _MAX_BYTES)
         title, groups = str(content["runs"]), content["groups"]
@@ -243,8 +241,7 @@ def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
 
 
 def _environments(arms: Sequence[Arm]) -> list[str]:
-    """Return the environments of the arms. Empty if it is unknown for one of them: a copied run folder has only the
-    name of the folder."""
+    """Return the environments of the arms. Empty if one is unknown: a copied run folder has only a single name."""
     is_known = all(len(arm.names) >= 3 for arm in arms)
     return sorted({arm.names[0] for arm in arms}) if is_known else []
 

@@ -64,15 +64,10 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``reward.png`` in ``folder`` with the output of a reward network, the ``proxy``. Return the path. The figure
-    is also written as SVG, for pages in HTML. It depends on the game:
-
-    - grid worlds: the outputs and the best moves in each cell;
-    - games in `SLICES`: the outputs on planes through the states;
-    - other games: a histogram of the outputs in random play.
-
-    If the network has no input of states, or Gymnasium's info of a step as an input, its weights are drawn instead.
-    """
+    """Draw ``reward.png`` in ``folder``, also as SVG, and return its path. It shows the output of a reward network, the
+    ``proxy``: in each cell of a grid world, with the best moves; on planes through the states of games in `SLICES`; for
+    other games, as a histogram over random play. A network without states as input, or with the info of a step
+    (Gymnasium's) as input, is shown by its weights instead."""
     networks: Any = proxy.networks
     game = proxy.game
     phi = networks.with_weights(proxy.parameters[None])
@@ -92,9 +87,8 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def _histogram(phi: Phi, obs: Tensor, terminated: Tensor, path: Path, title: str, style: FigureStyle) -> None:
-    """Draw two distributions of the output of the reward network phi for the observations ``obs [N, *O]`` of random
-    play: the distribution at the end of episodes (``terminated [N]``), and the distribution at all other
-    observations."""
+    """Draw the distribution of the output of the reward network phi for the observations ``obs [N, *O]`` of random
+    play, separately for observations at the end of episodes (``terminated [N]``) and all others."""
     values = phi(obs[None])[0]
     edges = np.histogram_bin_edges(values.numpy(), 50)
     with figure_panels(path, [[0]], (WIDTH, 2.9), style, title=title) as (axis,):

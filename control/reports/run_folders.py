@@ -140,8 +140,7 @@ class RunFolder:
 
     @cached_property
     def held_out(self) -> dict[str, str]:
-        """Numbers of the held-out evaluation as texts by their headings in tables, such as ``{"mean": "487.3"}``.
-        Missing ones are left out."""
+        """Known numbers of the held-out evaluation as texts by headings in tables, such as ``{"mean": "487.3"}``."""
         numbers = {name: value for name, value in self.scores.items() if isinstance(value, int | float)}
         texts = {heading: to_text(numbers[name]) for name, (heading, to_text) in _HELD_OUT.items() if name in numbers}
         if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
@@ -237,11 +236,10 @@ class ReportGroup(Group):
 
     @property
     def verdict(self) -> str:
-        """Whether the mean result solves the environment, as words; empty if that is unknown, as before the held-out
-        evaluation of a search."""
+        """ "solved" or "not solved" by the mean result; empty if unknown, as before a search's held-out evaluation."""
         if self.solved is None or self.is_open_search:
             return ""
-        return tables.solved_text(self.result["mean"], self.solved)
+        return "solved" if self.result["mean"] >= self.solved else "not solved"
 
     @property
     def best(self) -> float | None:
@@ -251,8 +249,7 @@ class ReportGroup(Group):
 
     @property
     def sentence(self) -> str:
-        """The result, and whether it solves the environment, such as ``Solved (475 or more): PPO returns 497.2 at the
-        end of training.``"""
+        """Result and verdict, such as ``Solved (475 or more): PPO returns 497.2 at the end of training.``"""
         mean = number_text(self.result["mean"])
         if self.sentence_has_state:
             generations, values = self.runs[0].points(self.tag)
@@ -312,8 +309,8 @@ class ReportGroup(Group):
 
     @property
     def duration(self) -> str:
-        """Time of training and tests of all runs together, as text; ``-`` if an epoch lacks it, as epochs of earlier
-        versions do."""
+        """Time of training and tests of all runs together, as text; ``-`` if an epoch of an earlier version lacks
+        it."""
         # Seeds in one folder train side by side, and have the same times.
         runs = {run.source: run for run in self.runs}.values()
         if any(len(run.points(ELAPSED)[1]) < len(run.columns["epoch"]) for run in runs):
@@ -330,8 +327,7 @@ class ReportGroup(Group):
         return range_text(steps) if len(steps) == len(runs) else f"{len(steps)} of {len(runs)}: {range_text(steps)}"
 
     def _solved_steps(self, runs: Sequence[Run]) -> list[int]:
-        """Return the steps of the first evaluations that solve the environment, without ``runs`` that have none. Empty
-        for searches."""
+        """Return the steps of the first evaluations that solve the environment, if any. Empty for searches."""
         if self.solved is None or self.is_search:
             return []
         return tables.solved_steps(runs, self.tag, self.solved)

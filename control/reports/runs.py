@@ -49,8 +49,7 @@ class Run:
         return len(self.points(tag)[1]) > 0
 
     def last(self, tag: str) -> float:
-        """Return the mean over the last tenth of the epochs, or the latest value if none was logged there; NaN if the
-        tag was never logged."""
+        """Return the mean over the last tenth of the epochs, else the latest value; NaN if the tag was never logged."""
         epochs, values = self.points(tag)
         if not len(values):
             return math.nan
@@ -198,8 +197,7 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3. If
-    a folder also has other runs, runs inside the folder of a `--learn` (its teachers) are left out. Raises SettingError
-    for a folder without such files."""
+    a folder has other runs, teachers of `--learn` are left out. Raises SettingError for a folder without such files."""
     files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))

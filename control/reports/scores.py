@@ -23,8 +23,7 @@ Task = Mapping[str, Array]
 
 
 def comparable(task: Task) -> dict[str, Array]:
-    """Return the scores ``[N]`` of the algorithms with three seeds or more. Empty if fewer than two algorithms have so
-    many seeds, because there is nothing to compare."""
+    """Return the scores ``[N]`` of algorithms with three seeds or more. Empty for a single one: nothing to compare."""
     eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= MIN_RUNS}
     return eligible if len(eligible) > 1 else {}
 
@@ -108,8 +107,7 @@ def draw(
 
 
 def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
-    """Draw a row for each algorithm of a task: dots for the scores, a diamond and a horizontal line for mean and
-    interval, and a vertical bar for the IQM."""
+    """Draw a row for each algorithm: dots for scores, diamond and line for mean and interval, a bar for the IQM."""
     for row, (label, scores) in enumerate(task.items()):
         values, colour = np.asarray(scores, float), colours[label]
         dots_y, mean_y = row + _DOTS_BELOW, row - _MEAN_ABOVE  # the y axis points down

@@ -130,8 +130,7 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
 
 
 def iqm_text(summary: dict[str, Any]) -> str:
-    """Return the interquartile mean and its interval as text, such as ``500.0 [499.1, 500.0]``. ``summary`` is the
-    result of `describe`."""
+    """Return interquartile mean and interval in the result of `describe` as text, such as ``500.0 [499.1, 500.0]``."""
     bounds = (summary["iqm_low"], summary["iqm_high"])
     return with_interval(summary["iqm"], None if None in bounds else bounds)
 
@@ -205,9 +204,9 @@ def read_trials(
 
 
 def plot_search(folder: Path, style: FigureStyle = DEFAULT_STYLE, out: Path | None = None) -> Path:
-    """Draw the `importance_figure` of the search for hyperparameters in ``folder``, and return its path: ``out`` or, by
-    default, ``importance.png`` in the folder. Raises SettingError for fewer than `FEWEST` trials with a score, and if
-    no hyperparameter varies."""
+    """Draw the `importance_figure` of the search for hyperparameters in ``folder``, and return its path: ``out`` or
+    else ``importance.png`` there. Raises SettingError for fewer than `FEWEST` trials with a score or constant
+    settings."""
     space, trials = read_trials(folder, "plot")
     num_scored = sum(bool(trial["best"]) for trial in trials)
     if num_scored < FEWEST:

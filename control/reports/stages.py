@@ -50,8 +50,7 @@ def random_play(results: Mapping[str, Any]) -> Score:
 
 def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
-    that has one, sentences about the exam, and whether agents of the race learned sooner with the learned reward. It is
-    empty without these."""
+    that has one, sentences about the exam, and whether agents of the race learned sooner with the learned reward."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
     sentences: list[str] = []
     if verdicts:
@@ -88,8 +87,7 @@ def _better_agents(results: Mapping[str, Any]) -> list[str]:
 
 
 def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
-    """Return sentences about the exam: how far its agents came that trained on the task itself, and what the bandit
-    cost in steps of the task."""
+    """Return sentences about the exam: how far agents came on the task itself, and the steps that the bandit cost."""
     exam, sentences = results["exam"], []
     more_steps = exam.get("more_steps", {})  # algorithm -> steps of a longer training; earlier versions have none
     if more_steps:
@@ -118,12 +116,9 @@ def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
-    """Return points of curves for TensorBoard, each with a tag, a mean return and a number of steps:
-
-    - the returns of the teacher's clones, if there are several, over the steps of the task so far;
-    - the returns of the exam's agents after their training, of each algorithm on the bandit and on the task;
-    - the mean of the agents of all algorithms on the bandit, with the tag of evaluations.
-    """
+    """Return points for TensorBoard (tag, mean return, number of steps): the teacher's clones, if there are several,
+    over the steps of the task so far, and the exam's agents of each algorithm after their training on the bandit and on
+    the task. The mean over all algorithms on the bandit has the tag of evaluations."""
     points: list[tuple[str, float, int]] = []
     clones = results.get("bandit", {}).get("rounds", [])  # pairs: the steps of the stage so far, and the mean return
     if len(clones) > 1:
@@ -190,7 +185,7 @@ def _teacher_texts(result: Mapping[str, Any]) -> list[str]:
 
 
 def _race_effect(race: Mapping[str, Any]) -> str:
-    """Return whether agents of the race came near the teacher "sooner" with the learned reward, "later", or neither
+    """Return whether the learned reward brought agents of the race near the teacher "sooner", "later", or neither
     ("")."""
     if race["gain"]:
         return "sooner"
@@ -206,8 +201,7 @@ def is_clearly_sooner(arms: Mapping[str, Any], name: str, other_name: str, test_
 
 
 def _race_texts(result: Mapping[str, Any]) -> list[str]:
-    """Return the result of `race`: with both rewards, the steps after which the median agent reached the goal, and the
-    mean returns in the last quarter of the training."""
+    """Return the result of `race` with both rewards: steps of the median agent to the goal, and late mean returns."""
     learned, task = result["arms"]["learned"], result["arms"]["task"]
     count, name = result["agents"], result["agent"]
     # At the median, more than half of the agents have come there.

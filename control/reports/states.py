@@ -14,8 +14,7 @@ _NAMES = {
 
 
 def base_name(game: str) -> str:
-    """Return the part of a game's name that all games with the same states share, such as ``cartpole`` for
-    ``cartpole-200``."""
+    """Return the name that games with the same states share, such as ``cartpole`` for ``cartpole-200``."""
     return re.split("[,-]", game)[0]
 
 

@@ -76,8 +76,7 @@ def _fraction_larger(a: Array, b: Array) -> Array:
 
 
 def _resample(tasks: Sequence[NDArray[Any]], seed: int = 0) -> list[NDArray[Any]]:
-    """Sample the runs of each task with replacement. ``tasks`` are arrays ``[N, ...]``, and the results are arrays
-    ``[RESAMPLES, N, ...]``."""
+    """Sample the runs of each task with replacement. An array ``[N, ...]`` becomes ``[RESAMPLES, N, ...]``."""
     random = np.random.default_rng(seed)
     return [task[random.integers(len(task), size=(RESAMPLES, len(task)))] for task in tasks]
 

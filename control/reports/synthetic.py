@@ -1,8 +1,5 @@
-"""Figures of synthetic environments: states and rewards in training, and the rewards of bandits.
-
-A synthetic environment is a learned network (a ``proxy``) that replaces a real environment: an MDP, which maps state
-and action to reward and next state, or a bandit, which gives only the reward.
-"""
+"""Figures of synthetic environments, learned networks that replace a real environment: states and rewards in training,
+and the rewards of bandits. (An MDP maps state and action to reward and next state, a bandit only to the reward.)"""
 
 import dataclasses
 from pathlib import Path
@@ -168,8 +165,7 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
 def draw_histograms(
     path: Path, panels: list[dict[str, Any]], style: FigureStyle, numbers_path: Path | None = None
 ) -> None:
-    """Draw a panel for each of the `histograms` ``panels``, with the same logarithmic y axis. A PNG stores the hash of
-    the file ``numbers_path``."""
+    """Draw a panel for each of the `histograms` ``panels``. A PNG stores the hash of the file ``numbers_path``."""
     lengths = row_lengths(len(panels))
     line_styles = ("-", "-", (0, (3, 1)))
     size, title = (WIDTH, 1.75 * len(lengths)), "States and rewards in training, beside the real environment"
@@ -232,9 +228,8 @@ class _RewardPanel(NamedTuple):
 
 def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> Path:
     """Draw a bandit's mean reward of each action over each component of the states in ``samples`` (`behaviour`), and
-    return ``path``. Discrete actions are lines, and coordinates of continuous actions are images. If there are more
-    than nine panels, only the nine are shown in which the component matters most for the choice of the action
-    (`_effect`)."""
+    return ``path``. Discrete actions are lines, and coordinates of continuous actions are images. Of more
+    than nine panels, the nine are shown in which the component matters most for the action (`_effect`)."""
     states = torch.from_numpy(samples["synthetic"][:, :-1])  # the last column is the reward
     networks: Any = proxy.networks
     space = networks.actions
@@ -267,9 +262,8 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
 
 
 def _effect(means: Tensor) -> float:
-    """Measure how much a component of the state matters for the choice of the action. ``means [K, bins]`` are mean
-    rewards of K actions in bins of the component. Return the standard deviation over bins of the difference between the
-    last action and the first."""
+    """Measure how much a component of the state matters for the choice of the action. From mean rewards of K actions,
+    ``means [K, bins]``, return the standard deviation over bins of the rise from the first action to the last."""
     is_filled = means.isfinite().all(0)
     rise = (means[-1] - means[0])[is_filled]
     return float(rise.std()) if len(rise) > 1 else 0.0

@@ -26,8 +26,7 @@ class Table:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Mapping[str, str]], caption: str = "") -> "Table":
-        """Return a table of ``rows`` that map headings to texts. ``-`` is an empty cell, and empty columns are left
-        out."""
+        """Return a table of ``rows`` that map headings to texts, without columns whose cells are all empty (``-``)."""
         headings = dict.fromkeys(name for row in rows for name in row)  # in the order of the rows' keys
         names = [name for name in headings if any(row.get(name, "-") != "-" for row in rows)]
         cells = [[row.get(name, "-") for name in names] for row in rows]
@@ -53,19 +52,13 @@ class Table:
         return "\n".join(self.lines())
 
 
-def solved_text(score: float, solved: float) -> str:
-    """Return "solved" if a score reaches the return ``solved``, otherwise "not solved"."""
-    return "solved" if score >= solved else "not solved"
-
-
 def solved_verdict(score: float, solved: float) -> str:
-    """Return `solved_text` and the threshold, such as ``not solved (475 or more)``."""
-    return f"{solved_text(score, solved)} ({solved:g} or more)"
+    """Return whether a score reaches the return ``solved`` as text, such as ``not solved (475 or more)``."""
+    return f"{'solved' if score >= solved else 'not solved'} ({solved:g} or more)"
 
 
 def score_text(score: float, solved: float | None) -> str:
-    """Return a score as text, such as ``491.5, solved (475 or more)``. ``solved`` is the return that solves the
-    environment, None without one."""
+    """Return a score as text, such as ``491.5, solved (475 or more)``, or alone if ``solved`` is None."""
     text = number_text(score)
     return text if solved is None else f"{text}, {solved_verdict(score, solved)}"
 
@@ -127,8 +120,7 @@ class Score:
         return cls(float(values.mean()), error, float(iqm(values)), ends, len(values))
 
     def exceeds(self, other: "Score") -> bool:
-        """Return whether this mean is higher than the other by two standard errors of the difference, and by more than
-        the rounding of a sum of rewards."""
+        """Return whether this mean is higher by two standard errors of the difference, and by more than rounding."""
         rounding = 1e-5 * max(abs(self.mean), abs(other.mean))
         return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
 

@@ -96,8 +96,7 @@ class Baselines:
         return cls(scores["random"], scores[best], action, scores.get("teacher"), choice_steps + steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
-        """Return the verdict about agents with the mean returns ``returns [N]``. ``details`` are further fields of
-        `Verdict`."""
+        """Return the verdict about agents with the mean returns ``[N]``. ``details`` are other fields of `Verdict`."""
         return Verdict(**vars(self), agents=Score.of(returns), **details)  # a `Verdict` has all fields of `Baselines`
 
 
@@ -222,8 +221,7 @@ class Verdict(Baselines):
 
     @property
     def failure(self) -> str:
-        """The reason why the verdict fails: the returns of the agents or, if these are good enough, the fitness of the
-        search. "" if `passed`."""
+        """The reason why the verdict fails: the agents' returns or else the fitness of the search. "" if `passed`."""
         if self._failure_of_returns or self.progress is None:
             return self._failure_of_returns
         first, winner = self.progress
@@ -254,8 +252,7 @@ class Verdict(Baselines):
 
     @property
     def doubt(self) -> str:
-        """A doubt about a success: the teacher does not exceed the best constant action. "" if it does, or if there is
-        no teacher."""
+        """A doubt about a success: the teacher does not exceed the best constant action. "" without this doubt."""
         if self.teacher is None:
             return ""
         return self.teacher.failure_to_exceed(self.constant, "the teacher is", "the best constant action")

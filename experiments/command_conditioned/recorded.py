@@ -50,8 +50,8 @@ def read(folder: str, best_share: float = 1.0) -> d3rlpy.dataset.MDPDataset:
 
 
 def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Begin, tuple[float, float]]:
-    """Train an agent on about ``samples`` steps of minibatches. Return a function that begins an episode, and the
-    lowest and highest return of the dataset."""
+    """Train an agent on about ``samples`` steps. Return how it begins an episode, and the range of the dataset's
+    returns."""
     d3rlpy.seed(seed)
     dataset = read(folder, 0.1 if agent == BEST_TENTH else 1.0)
     returns = [float(episode.rewards.sum()) for episode in dataset.episodes]
@@ -90,8 +90,7 @@ def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Begin, tupl
 
 
 def play(begin: Begin, gamename: str, target: float | None = None, episodes: int = 10) -> Any:
-    """Play episodes with the seeds 0, 1, ... under the commanded return ``target``. Return their returns
-    ``[episodes]``."""
+    """Play episodes with the seeds 0, 1, ... under the commanded return ``target``. Return the returns."""
     env, returns = gymnasium.make(gamename), []
     for seed in range(episodes):
         policy, reward, done = begin(target), 0.0, False

@@ -84,8 +84,7 @@ Place = tuple[str, str]
 
 
 def load(folders: Sequence[Path]) -> dict[Place, Panel]:
-    """Return the panels of all runs. Raises SettingError if there are no runs, or if runs of one panel differ in
-    settings."""
+    """Return the panels of all runs. Raises SettingError without runs, or if settings in a panel differ."""
     panels: dict[Place, Panel] = {}
     order = list(IMPLEMENTATIONS)
     matching_runs = runs_of(folders, IMPLEMENTATIONS)
@@ -114,8 +113,7 @@ def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
 
 def curves(runs: Sequence[Run], tag: str, window: int, frequency: int) -> Curves:
     """Return the curves of the seeds of an agent: every ``frequency``-th evaluation that all seeds share, then moving
-    averages over ``window`` evaluations, each at the last of its steps. Raises SettingError if there are fewer than
-    ``window`` evaluations."""
+    averages over ``window`` evaluations, each at the last of its steps. Raises SettingError for too few evaluations."""
     points = [run.points(tag, "env_steps") for run in runs]
     steps = reduce(np.intersect1d, [run_steps for run_steps, _ in points])[::frequency]
     if len(steps) < window:
@@ -147,8 +145,8 @@ def summarise(panels: dict[Place, Panel], window: int, frequency: int) -> dict[s
 
 def _numbers(panel: Panel, seed_curves: Curves) -> dict[str, Any]:
     """Return the numbers of an agent: the mean over the last tenth of the steps and the mean height of the curve (area
-    divided by steps), both with 95 % intervals over seeds, and the first step at which the seeds' mean reaches
-    `Panel.threshold`, or None."""
+    divided by steps), both with 95 % intervals over seeds, and the first step where the mean reaches
+    `Panel.threshold`."""
     steps, values = seed_curves.steps, seed_curves.values
     late = values[:, steps > (1 - LAST) * steps[-1]].mean(1)
     span = steps[-1] - steps[0]
@@ -202,10 +200,6 @@ def _colours() -> dict[str, str]:
     return dict(zip(IMPLEMENTATIONS, (INK, *other_colours), strict=False))
 
 
-def _levels(references: dict[str, float]) -> list[Level]:
-    return [Level(value, name) for name, value in references.items()]
-
-
 def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, style: FigureStyle) -> None:
     """Write the figure: one column per environment, one row per amount of data. Panels without runs are left out."""
     regimes = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
@@ -226,7 +220,12 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, sty
     with figure_panels(out, rows(*lengths), (WIDTH, row_height * len(lengths)), style, note=note) as axes:
         for axis, place in zip(axes, places, strict=True):
             panel = panels[place]
-            _draw_panel(axis, panel, window, frequency, _colours())
+            for name, runs in panel.runs.items():
+                seed_curves = curves(runs, panel.tag, window, frequency)
+                draw_curves(axis, seed_curves.steps, seed_curves.values, _colours()[name], name)
+            draw_levels(axis, [Level(value, name) for name, value in REFERENCES.get(panel.game, {}).items()])
+            scale(axis)
+            axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
             set_title(axis, f"{_title(panel.game)}, {REGIMES[place[0]]}", 2.2)
 
 
@@ -234,15 +233,6 @@ def _title(game: str) -> str:
     """Return an environment as in titles, such as ``ProcMaze, grid size 3``."""
     name, *pairs = game.split(",")
     return ", ".join([TITLES.get(name, name), *(pair.replace("_", " ").replace("=", " ") for pair in pairs)])
-
-
-def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:
-    for name, runs in panel.runs.items():
-        seed_curves = curves(runs, panel.tag, window, frequency)
-        draw_curves(axis, seed_curves.steps, seed_curves.values, colours[name], name)
-    draw_levels(axis, _levels(REFERENCES.get(panel.game, {})))
-    scale(axis)
-    axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
 
 
 def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
@@ -269,7 +259,8 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
                 axis.set_ylim(len(panel["agents"]) - 0.5, -0.5)
                 axis.tick_params(axis="y", length=0)
                 axis.grid(False, axis="y")
-                draw_levels(axis, _levels(panel["references"]), axis_name="x")
+                references = [Level(value, name) for name, value in panel["references"].items()]
+                draw_levels(axis, references, axis_name="x")
                 set_title(axis, f"{_title(panel['game'])}, {REGIMES[place.rpartition('_')[2]]}: {quantity}", 2.9)
                 axis.set_xlabel(Y_LABELS[panel["metric"]])
             share_limits(axes[2 * i : 2 * i + 2], "x")

@@ -41,8 +41,7 @@ CLOSE = 2.0  # standard errors of the difference
 
 @dataclass(frozen=True)
 class Curve:
-    """Learning curve of an agent: mean and standard error over seeds at ``steps``, all ``[K]``. An unknown error is
-    NaN."""
+    """Learning curve: mean and standard error (NaN if unknown) over seeds at ``steps``, all ``[K]``."""
 
     steps: Array
     mean: Array
@@ -64,8 +63,7 @@ def original(fixture: str, agent: str) -> Curve:
 
 
 def flags_of(fixture: str, agent: str, seed: int, extra_flags: Sequence[str] = ()) -> list[str]:
-    """Return our command line: the settings of the fixture and of the agent, and the original curve's number of steps.
-    ``extra_flags`` follow and override them."""
+    """Return our command line for a fixture and an agent, with the original's steps. ``extra_flags`` override it."""
     entry, agent_entry = FIXTURES[fixture], FIXTURES[fixture]["agents"][agent]
     settings = {
         "implementation": agent,
@@ -202,8 +200,7 @@ def make(options: argparse.Namespace, extra_flags: Sequence[str]) -> None:
 
 
 def _agents(fixture: str, agent_names: Sequence[str] | None) -> list[str]:
-    """Return the agents of a fixture that are among ``agent_names``, by default all. Raises SettingError for a name
-    that no fixture has."""
+    """Return the agents of a fixture among ``agent_names`` (None: all). Raises SettingError for an unknown name."""
     known_agents = {agent for entry in FIXTURES.values() for agent in entry["agents"]}
     for agent in agent_names or ():
         if agent not in known_agents:

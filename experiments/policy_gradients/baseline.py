@@ -25,8 +25,8 @@ CRITIC_STEPS = 500
 
 
 class Batch(NamedTuple):
-    """The N steps of whole episodes: ``states [N, O]``, ``actions [N]``, rewards-to-go ``q [N]``, and ``is_first [N]``,
-    true for the first step of each episode."""
+    """The N steps of whole episodes: ``states [N, O]``, ``actions [N]``, rewards-to-go ``q [N]``, first steps
+    ``[N]``."""
 
     states: Tensor
     actions: Tensor

@@ -85,8 +85,7 @@ class Arm:
 
 @dataclass
 class Comparison:
-    """All arms by name; a name includes the preset if it is not the default. ``running_mean`` is the number of episodes
-    in a running mean."""
+    """All arms by name, with the preset if it is not the default, and the episodes in a ``running_mean``."""
 
     game: str
     running_mean: int
@@ -107,22 +106,17 @@ def load(folders: Sequence[Path]) -> Comparison:
     matching_runs = runs_of(folders, IMPLEMENTATIONS)
     arms: dict[str, Arm] = {}
     for settings, run in sorted(matching_runs, key=order):
-        _add(arms, settings, run)
+        name, preset = settings.run.implementation, settings.agent.preset
+        label = name if preset == Config.preset else f"{name}, {preset.removeprefix(f'{name.lower()}_')}"
+        arm = arms.setdefault(label, Arm(name))
+        check_seed_is_new(run, arm.runs, name)
+        if not logged([run], [RUNNING_MEAN]):
+            raise SettingError(f"{run.source} is no metrics.csv of {name}: {RUNNING_MEAN} is missing")
+        run.columns["episodes"] = run.columns["epoch"] * settings.agent.batch_episodes
+        arm.runs.append(run)
     game = _single_value("gamename", [settings.run.gamename for settings, _ in matching_runs])
     length = _single_value("running_mean_len", [settings.agent.running_mean_len for settings, _ in matching_runs])
     return Comparison(game, length, arms)
-
-
-def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
-    """Add a run to the arm of its implementation and preset."""
-    name, preset = settings.run.implementation, settings.agent.preset
-    label = name if preset == Config.preset else f"{name}, {preset.removeprefix(f'{name.lower()}_')}"
-    arm = arms.setdefault(label, Arm(name))
-    check_seed_is_new(run, arm.runs, name)
-    if not logged([run], [RUNNING_MEAN]):
-        raise SettingError(f"{run.source} is no metrics.csv of {name}: {RUNNING_MEAN} is missing")
-    run.columns["episodes"] = run.columns["epoch"] * settings.agent.batch_episodes
-    arm.runs.append(run)
 
 
 def _single_value(name: str, values: Sequence[Any]) -> Any:

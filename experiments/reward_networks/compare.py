@@ -66,8 +66,7 @@ ADDITIVE_POTENTIAL = MODES[2]
 
 
 class Game(NamedTuple):
-    """Default training on an environment: kind of the agents, their training steps, steps between tests, and episodes
-    of a test."""
+    """Default training on an environment. There is a test of some episodes after every ``test_every`` steps."""
 
     agent: str
     steps: int
@@ -214,7 +213,9 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     """
     curve, test_every, solved = outcome.curve.double(), config.test_every, config.solved_reward  # curve [agents, T]
     late_tests = curve[:, max(0, -(-late // test_every) - 1) :]
-    bounds, best = interval(curve.mean(1).numpy(), iqm), int(curve.mean(0).argmax())
+    bounds, best, num_tests = interval(curve.mean(1).numpy(), iqm), int(curve.mean(0).argmax()), curve.shape[1]
+    mean = curve.mean(0)[None]  # [1, T]
+    reaches, stays = int(first_solved_test(mean, solved)), int(first_stable_test(mean, solved))  # T: in no test
     return {
         "agents": len(curve),
         "first": quartiles(first_solved_test(curve, solved), curve, test_every),
@@ -230,18 +231,19 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
         "average_iqm": float(iqm(curve.mean(1).numpy())),
         "average_interval": None if bounds is None else [float(bound) for bound in bounds],
         "peak": {"mean": float(curve.mean(0)[best]), "step": (best + 1) * test_every},
-        **steps_of_mean(curve.mean(0), solved, test_every),
+        # Steps at which the mean over agents reaches ``solved``: for the first time, and for good.
+        "mean_reaches": None if reaches == num_tests else (reaches + 1) * test_every,
+        "mean_stays": None if stays == num_tests else (stays + 1) * test_every,
         "mean": thinned(curve.mean(0)),
         "low": thinned(curve.quantile(0.25, 0)),
         "high": thinned(curve.quantile(0.75, 0)),
         "every": test_every,
-        "tests": curve.shape[1],
+        "tests": num_tests,
     }
 
 
 def load_reward(assignment: str, game: str) -> tuple[str, files.Proxy]:
-    """Load a learned reward from ``NAME=FILE``. Return the name and the reward. Raises SettingError or ProxyError if it
-    is no reward of ``game``."""
+    """Load a learned reward from ``NAME=FILE``. Raises SettingError or ProxyError if it is no reward of ``game``."""
     name, _, path = assignment.partition("=")
     if not (name and path):
         raise SettingError(f"reward is {assignment!r}; allowed: NAME=FILE")
@@ -257,17 +259,6 @@ def load_reward(assignment: str, game: str) -> tuple[str, files.Proxy]:
 def _task(game: str) -> str:
     """Return the Gymnasium id without version: equal for games that differ only in parameters and time limits."""
     return resolve(game.partition(",")[0]).gym_id.rpartition("-v")[0]
-
-
-def steps_of_mean(curve: Tensor, solved: float, test_every: int) -> dict[str, int | None]:
-    """Return the steps at which the mean over agents ``curve [T]`` reaches ``solved``: for the first time, and for
-    good. None means never."""
-    tests = {
-        "mean_reaches": first_solved_test(curve[None], solved),
-        "mean_stays": first_stable_test(curve[None], solved),
-    }
-    # The test after the last means that there is none.
-    return {name: None if test == len(curve) else (int(test) + 1) * test_every for name, test in tests.items()}
 
 
 def thinned(curve: Tensor, points: int = 100) -> list[float]:

@@ -70,8 +70,7 @@ SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0,
 
 
 def curves(source: Path, out: Path, style: FigureStyle, columns: int) -> None:
-    """Draw a panel for each of `COMPARISONS` and a line for each of `REWARDS`. If the file has none of the comparisons
-    (or rewards), draw all of them."""
+    """Draw a panel for each of `COMPARISONS` and a line for each of `REWARDS` (all, if the file has none of them)."""
     comparisons = numbers_in("source", source, REWARD_ROWS, script="compare.py")
     panels = {key: rows for key, rows in comparisons.items() if key in COMPARISONS} or comparisons
     names = list(dict.fromkeys(name for rows in panels.values() for name in rows))

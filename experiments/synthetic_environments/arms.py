@@ -70,8 +70,8 @@ def comparison_key(flags: argparse.Namespace) -> str:
 
 
 def on_synthetic(folder: Path, kind: str, count: int, seed: int, vary_hp: bool) -> dict[str, list[float]]:
-    """Train ``count`` new agents of the implementation ``kind`` on the winner of the search in ``folder``, and test
-    them on the real environment."""
+    """Train new agents of the implementation ``kind`` on the winner of a search, and test them on the real
+    environment."""
     proxy = files.load(str(folder))
     config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=proxy.config.steps_in_use)
     loop = InnerLoop(config, kind, agent_settings(proxy, kind, {"vary_hp": vary_hp}), proxy.game)
@@ -80,8 +80,7 @@ def on_synthetic(folder: Path, kind: str, count: int, seed: int, vary_hp: bool) 
 
 
 def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> dict[str, list[float]]:
-    """Train and test new agents on the real environment, with settings from the winner of a search. They train until
-    they solve it, or for ``steps`` steps."""
+    """Train new agents with a search's settings on the real environment until they solve it, or ``steps`` steps."""
     proxy = files.load(str(folder))
     agent = agent_settings(proxy, kind, {"vary_hp": vary_hp})
     setting_kinds = field_types(type(agent))
@@ -98,18 +97,13 @@ def measure(flags: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     results, vary_hp = numbers_in("json", flags.json, LAYOUT, new=True), not flags.no_vary_hp
     comparison = results.setdefault(comparison_key(flags), {})
-
-    def cell_of(arm: str, kind: str) -> dict[str, list[list[float]]]:
-        """Return the numbers of the agents of a kind in an arm: a list for each synthetic environment."""
-        cells: dict[str, dict[str, list[list[float]]]] = comparison.setdefault(arm, {})
-        return cells.setdefault(kind, {"returns": [], "steps": [], "episodes": []})
-
     for seed in range(flags.searches):
         for arm in SEARCH:
             started = time.process_time()
             folder = None  # the search runs only if the file lacks numbers of its winner
             for kind in flags.kinds:
-                cell = cell_of(arm, kind)
+                # Each entry has a list for each synthetic environment.
+                cell = comparison.setdefault(arm, {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
                 if len(cell["returns"]) > seed:
                     continue
                 if folder is None:
@@ -120,7 +114,7 @@ def measure(flags: argparse.Namespace) -> None:
                 text = f"mean {np.mean(cell['returns'][-1]):.1f} ({time.process_time() - started:.0f} CPU-s)"
                 print(f"{flags.game}, {arm}, search {seed}, {kind}: {text}", flush=True)
     for kind in flags.kinds:
-        cell = cell_of("real", kind)
+        cell = comparison.setdefault("real", {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
         if not cell["returns"]:
             row = on_real(search(flags, "fixed", 0), kind, flags.real_agents, flags.real_steps, vary_hp)
             for name, values in row.items():
@@ -153,8 +147,8 @@ class Sample(NamedTuple):
 
 
 def samples_of(cells: dict[str, Any]) -> list[Sample]:
-    """Return the samples of agents of a kind. ``cells`` are their numbers by arm. The varied arm has a second sample,
-    of its best half."""
+    """Return the samples of agents of a kind from their numbers by arm. The varied arm has a second one, its best
+    half."""
     samples = []
     for arm in [arm for arm in ARMS if arm in cells]:
         cell = cells[arm]

@@ -40,14 +40,6 @@ def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path |
         print(f"Figure:  {path}")
 
 
-def draw_again(flags: argparse.Namespace) -> None:
-    """Draw the histograms of an earlier call. Raises SettingError for a synthetic environment that the file lacks."""
-    numbers = numbers_in("numbers", flags.numbers, LAYOUT)
-    if flags.proxy not in numbers:
-        raise SettingError(f"proxy is {flags.proxy!r}; allowed with '{flags.numbers}': {', '.join(numbers)}", "proxy")
-    draw(numbers[flags.proxy]["panels"], figures_of(flags), flags.numbers)
-
-
 def figures_of(flags: argparse.Namespace) -> dict[str, Path]:
     """Return the figures to write, theme -> file."""
     figures = {"light": figure_to_write("out", flags.out)}
@@ -57,10 +49,14 @@ def figures_of(flags: argparse.Namespace) -> dict[str, Path]:
 
 
 def make(flags: argparse.Namespace) -> None:
-    """Train ten agents and draw. Raises SettingError if the proxy is no synthetic environment."""
-    if flags.numbers:
-        return draw_again(flags)
+    """Train ten agents and draw, or draw the ``numbers`` of an earlier call again. Raises SettingError if the proxy is
+    no synthetic environment, or if the file lacks it."""
     name, agent = flags.proxy, flags.agent
+    if flags.numbers:
+        numbers = numbers_in("numbers", flags.numbers, LAYOUT)
+        if name not in numbers:
+            raise SettingError(f"proxy is {name!r}; allowed with '{flags.numbers}': {', '.join(numbers)}", "proxy")
+        return draw(numbers[name]["panels"], figures_of(flags), flags.numbers)
     check_options(flags, LAYOUT)
     figures = figures_of(flags)
     proxy = load_synthetic(name)

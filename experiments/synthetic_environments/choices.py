@@ -9,7 +9,7 @@ correlations of Spearman and Kendall, and Pearson's correlation of the returns.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -42,34 +42,25 @@ def pearson(x: Array, y: Array) -> float:
     return float(np.corrcoef(x, y)[0, 1]) if x.std() and y.std() else 0.0
 
 
-class Panel(NamedTuple):
-    """N settings: their ``scores [N]`` on the synthetic environment ``name``, and the ``true_returns [N]`` of agents
-    that trained on the real one. ``order`` is one of `ORDERS`."""
-
-    name: str
-    order: str
-    scores: Array
-    true_returns: Array
-
-
-def panels_of(results: dict[str, Any]) -> list[Panel]:
-    """Return the panels, sorted by order. Omits synthetic environments with another number of settings than the real
-    one."""
+def panels_of(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (synthetic environment, order) of each panel, without environments that lack some settings."""
     panels = []
     for order in ORDERS:
         for name, row in results.items():
-            true_returns = np.array(results[name.partition("-")[0]]["returns"]).mean(1)
-            if order in row and len(row[order]["scores"]) == len(true_returns):
-                panels.append(Panel(name, order, np.array(row[order]["scores"]), true_returns))
+            real_returns = results[name.partition("-")[0]]["returns"]
+            if order in row and len(row[order]["scores"]) == len(real_returns):
+                panels.append((name, order))
     return panels
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a column for each synthetic environment, a row for each order."""
-    for axis, panel in zip(axes, panels_of(numbers["results"]), strict=True):
-        scores, true_returns, colour = panel.scores, panel.true_returns, COLOURS[ORDERS.index(panel.order)]
+    results = numbers["results"]
+    for axis, (name, order) in zip(axes, panels_of(results), strict=True):
+        scores, colour = np.array(results[name][order]["scores"]), COLOURS[ORDERS.index(order)]
+        true_returns = np.array(results[name.partition("-")[0]]["returns"]).mean(1)  # of the same settings
         axis.plot(scores, true_returns, "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.8)
-        axis.set(title=panel.name, xlabel=panel.order)
+        axis.set(title=name, xlabel=order)
         text = f"S {rank_correlation(scores, true_returns):.2f}, K {kendall(scores, true_returns):.2f}"
         text += f", P {pearson(scores, true_returns):.2f}"
         axis.text(0.03, 0.97, text, transform=axis.transAxes, fontsize=6.5, va="top")

@@ -29,8 +29,7 @@ SOLVED = "SB3: stable-baselines3; PPO*: as in CleanRL; solved: Gymnasium's rewar
 
 
 def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> None:
-    """Draw a row for the winner of each search: the real return of its 64 held-out agents. ``reports`` are the held-out
-    evaluations by ``GAME/SEARCH``."""
+    """Draw a row for the winner of each search: the real return of its 64 held-out agents (by ``GAME/SEARCH``)."""
     searches = {name.partition("/")[2]: report for name, report in reports.items() if name.startswith(f"{game}/")}
     for row, (search, report) in enumerate(searches.items()):
         colour = COLOUR[search.partition(",")[0]]
@@ -46,8 +45,7 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
 
 
 def draw_transfer(axis: Any, results: dict[str, dict[str, Any]], width: float) -> None:
-    """Draw stable-baselines3's agents: a row per algorithm and training environment, a point per seed. The title may
-    have ``width`` inches."""
+    """Draw stable-baselines3's agents: a row per algorithm and training environment, a point per seed."""
     for row, (name, result) in enumerate(results.items()):
         returns, colour = result["returns"], COLOUR[name.split(" on ")[1]]
         axis.plot(returns, np.full(len(returns), row + 0.15), "o", color=colour, markersize=3.2, alpha=0.6, mew=0)

@@ -9,7 +9,6 @@ their mean. Our search is ``--preset recipe``. The next call resumes a stopped s
 """
 
 import argparse
-import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,40 +34,32 @@ LAYOUT = Layout(("synthetic_steps", "returns"), 3)  # game -> search -> seed
 NOTE = "thin lines: seeds, mean of 16 new agents trained on the mean of the search; thick lines: mean of the seeds"
 
 
-def flags_of(game: str, search: str) -> list[str]:
-    """Return the flags of one of `SEARCHES`. Tests on CartPole have 200 steps, which the recipe must be set to."""
-    if game == "cartpole" and search == "recipe":
-        return [*SEARCHES[search], "--test_limit", "200", "--solved_reward", "195"]
-    return SEARCHES[search]
-
-
 def measure(flags: argparse.Namespace) -> None:
-    """Run or resume the searches of one game. Raises SettingError for a file of another script."""
+    """Run or resume the searches of one game, and write the curve of each. Raises SettingError for a file of another
+    script."""
     check_options(flags, LAYOUT, seeds=1, generations=1)
     for seed in range(flags.seeds):
         for search in flags.searches:
-            search_flags = [*flags_of(flags.game, search), *flags.extra_flags]
-            if flags.generations:
-                search_flags = ["--generations", str(flags.generations), *search_flags]
+            search_flags = ["--generations", str(flags.generations)] if flags.generations else []
+            search_flags += SEARCHES[search]
+            if flags.game == "cartpole" and search == "recipe":  # tests have 200 steps, as in the paper
+                search_flags += ["--test_limit", "200", "--solved_reward", "195"]
+            search_flags += flags.extra_flags
             folder = run_search(flags.logdir, flags.game, f"curves_{search}", seed, search_flags)
-            collect(flags, search, seed, folder)
+            (run,) = read_runs(folder / "metrics.csv")
+            steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
+            rounded = [round(float(value), 2) for value in returns]
+            results = numbers_in("json", flags.json, LAYOUT, new=True)
+            seeds = results.setdefault(flags.game, {}).setdefault(search, {})
+            seeds[str(seed)] = {"synthetic_steps": [int(step) for step in steps], "returns": rounded}
+            write_numbers(flags.json, results)
+            text = f"{len(returns)} generations, last {returns[-1]:.1f}, best {returns.max():.1f}"
+            print(f"{flags.game}, {search}, seed {seed}: {text}", flush=True)
 
 
-def collect(flags: argparse.Namespace, search: str, seed: int, folder: Path) -> None:
-    """Add the curve of the run in ``folder`` to the file."""
-    (run,) = read_runs(folder / "metrics.csv")
-    steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
-    results = numbers_in("json", flags.json, LAYOUT, new=True)
-    row = {"synthetic_steps": [int(step) for step in steps], "returns": [round(float(value), 2) for value in returns]}
-    results.setdefault(flags.game, {}).setdefault(search, {})[str(seed)] = row
-    write_numbers(flags.json, results)
-    text = f"{len(returns)} generations, last {returns[-1]:.1f}, best {returns.max():.1f}"
-    print(f"{flags.game}, {search}, seed {seed}: {text}", flush=True)
-
-
-def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None:
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a panel for each game."""
-    for axis, game in zip(axes, games, strict=True):
+    for axis, game in zip(axes, [game for game in GAMES if game in numbers], strict=True):
         title, solved = GAMES[game]
         for search, seeds in numbers[game].items():
             curves = [seed["returns"] for seed in seeds.values()]
@@ -85,10 +76,8 @@ def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None
 
 def draw(flags: argparse.Namespace) -> None:
     """Write the figure of all games in the file. Raises SettingError for a file of another script."""
-    numbers = numbers_in("source", flags.source, LAYOUT)
-    games = [game for game in GAMES if game in numbers]
-    cells = (rows(len(games)), (WIDTH, 2.4))
-    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, games), cells, NOTE)
+    num_games = len(GAMES.keys() & numbers_in("source", flags.source, LAYOUT).keys())
+    draw_pages(flags.source, LAYOUT, flags.out, fill, (rows(num_games), (WIDTH, 2.4)), NOTE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

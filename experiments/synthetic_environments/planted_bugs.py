@@ -58,8 +58,7 @@ def floats(array: Any) -> Tensor:
 
 
 class Steps:
-    """Environments side by side, whose current observations are ``obs``. A step returns the observation after it, also
-    at the end of an episode."""
+    """Environments side by side. A step returns the observation after it, also at the end of an episode."""
 
     def __init__(self, env_id: str, seed: int):
         torch.manual_seed(seed)
@@ -185,8 +184,7 @@ def ppo_losses(
 
 
 def real_return(preferences: nn.Module, episodes: int) -> float:
-    """Return the mean return of greedy episodes on the real CartPole. ``preferences`` maps observations to a number for
-    each action."""
+    """Return the mean return on the real CartPole of the actions with the highest ``preferences``."""
     envs, total, alive = gymnasium.make_vec("CartPole-v1", num_envs=episodes), 0.0, np.ones(episodes, bool)
     obs, _ = envs.reset(seed=1000)
     while alive.any():

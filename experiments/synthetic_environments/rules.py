@@ -67,7 +67,7 @@ def _crude_weights() -> Array:
     """Return the weights ``[4]`` of `crude`."""
     weights = np.random.default_rng(0).normal(size=(_NUM_RANDOM, 4))
     with gymnasium.make("CartPole-v1") as env:
-        lengths = [_episode_return(env, functools.partial(linear, row), 0) for row in weights]
+        lengths = [episode_return(env, functools.partial(linear, row), 0) for row in weights]
     return np.asarray(weights[int(np.argmax(lengths))])
 
 
@@ -100,8 +100,8 @@ RULES = {
 }
 
 
-def _episode_return(env: Any, rule: Any, seed: int) -> float:
-    """Return the return of an episode of the controller ``rule``."""
+def episode_return(env: Any, rule: Callable[[Array], Array], seed: int) -> float:
+    """Play an episode of a controller, which maps observations ``[1, S]`` to actions ``[1]``. Return its return."""
     obs, _ = env.reset(seed=seed)
     total, done = 0.0, False
     while not done:
@@ -120,11 +120,11 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
     while True:
         rule = functools.partial(linear, generator.normal(size=4))
         num_samples += 1
-        first_length = _episode_return(env, rule, 10_000 * seed + num_samples)
+        first_length = episode_return(env, rule, 10_000 * seed + num_samples)
         steps += int(first_length)
         if first_length < 500:
             continue
-        lengths = [_episode_return(env, rule, 5000 + episode) for episode in range(20)]
+        lengths = [episode_return(env, rule, 5000 + episode) for episode in range(20)]
         steps += int(sum(lengths))
         if np.mean(lengths) >= 475:
             return num_samples, steps, rule
@@ -140,7 +140,7 @@ def main() -> None:
         num_samples, steps, rule = random_search(seed)
         seconds = time.process_time() - start
         with gymnasium.make("CartPole-v1") as env:
-            mean = np.mean([_episode_return(env, rule, 1000 + episode) for episode in range(100)])
+            mean = np.mean([episode_return(env, rule, 1000 + episode) for episode in range(100)])
         cost = f"{num_samples} controllers, {steps} steps, {seconds:.2f} CPU seconds"
         print(f"seed {seed}: {cost}; then mean {mean:.1f} of 500")
     if options.search:
@@ -149,7 +149,7 @@ def main() -> None:
         flags.exit(2, f"error: episodes is {options.episodes}; allowed: integer, at least 1\n")
     for rule, name in RULES.items():
         with gymnasium.make(name) as env:
-            returns = [_episode_return(env, rule, 1000 + episode) for episode in range(options.episodes)]
+            returns = [episode_return(env, rule, 1000 + episode) for episode in range(options.episodes)]
         print(f"{rule.__name__:<8} {name:<25} mean {np.mean(returns):7.1f}, lowest {min(returns):7.1f}")
 
 

@@ -70,8 +70,7 @@ LAYOUT = Layout(("models",), 2)  # game -> training environment -> its models
 
 
 def fit_model(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[str, Any]:
-    """Fit a model of ``game`` and write it to ``path``. ``changes`` are settings of the search (`FITTED`). Return its
-    row of the JSON, without results of agents."""
+    """Fit a model of ``game`` and write it to ``path``. ``changes`` are settings. Return its row of the JSON."""
     started = time.process_time()
     values = {"implementation": "SE", "gamename": game, "preset": "supervised", "seed": seed, "no_checkpoint": True}
     module: Any = build_module(from_dict(values | {"logger": "none"} | changes))
@@ -137,8 +136,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def over_models(row: dict[str, Any], kind: str, quantity: str = "returns") -> np.ndarray:
-    """Return a ``quantity`` of `examine` of all agents of a kind, on all models of a training environment; a single NaN
-    if there are no agents."""
+    """Return a ``quantity`` of `examine` for all agents of a kind on all models of a row; a NaN without agents."""
     values = [model["agents"][kind][quantity] for model in row["models"] if kind in model["agents"]]
     return np.concatenate(values) if values else np.full(1, np.nan)
 

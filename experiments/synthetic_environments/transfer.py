@@ -22,6 +22,7 @@ import torch
 import understudy  # noqa: F401  registers the synthetic environments
 from control.reports.figures import write_numbers
 from experiments.comparison import Layout, check_options, run_script, script_flags
+from experiments.synthetic_environments.rules import episode_return
 from models.settings import SettingError
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
@@ -68,9 +69,8 @@ def check_spaces(real_id: str, proxies: dict[str, str]) -> None:
 
 
 def train(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
-    """Train an agent of stable-baselines3 with one of the `SETTINGS`, ``kind``, for ``steps`` steps: on the environment
-    with the Gymnasium id ``real`` if ``where`` is "real", otherwise on the synthetic environment in the file
-    ``proxy``."""
+    """Train an agent of stable-baselines3 (``kind`` of `SETTINGS`) on the environment ``real`` (a Gymnasium id) if
+    ``where`` is "real", otherwise on the synthetic environment in the file ``proxy``."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -82,14 +82,8 @@ def train(kind: str, where: str, steps: int, seed: int, proxy: str | None, real:
 
 def test(agent: Any, episodes: int, real_id: str) -> float:
     """Return the mean return of greedy episodes on the real environment."""
-    real, total = gymnasium.make(real_id), 0.0
-    for episode in range(episodes):
-        obs, _ = real.reset(seed=10_000 + episode)
-        done = False
-        while not done:
-            obs, reward, terminated, truncated, _ = real.step(int(agent.predict(obs, deterministic=True)[0]))
-            total, done = total + float(reward), terminated or truncated
-    return total / episodes
+    real, greedy = gymnasium.make(real_id), lambda obs: agent.predict(obs, deterministic=True)[0]
+    return sum(episode_return(real, greedy, 10_000 + episode) for episode in range(episodes)) / episodes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
