@@ -89,8 +89,9 @@ class Contest:
         else:
             self.loop.warm_up()
         policy: Any = self.agent.policy
+        memory: Any = self.agent.memory
         self.plain.policy.take_weights(policy.named_weights())
-        for episode in self.agent.memory.episodes[0]:
+        for episode in memory.episodes[0]:
             steps = {name: values.numpy() for name, values in episode.steps.items()}
             lengths = np.full(len(episode), len(episode), np.float32)
             next_obs = np.roll(steps["obs"], -1, 0)
