@@ -439,7 +439,7 @@ def test_infinite_weights_end_the_run(logdir: Path, capsys: Shown) -> None:
 
 
 def test_longer_resumed_run_continues_epsilon(logdir: Path) -> None:
-    changes: dict[str, Any] = {"implementation": "DDQN", "eps_fraction": 1.0}
+    changes: dict[str, Any] = {"implementation": "DDQN", "eps_fraction": 1.0, "eps_min": 0.01}
     trained(logdir, epochs=4, **changes)
     epsilon = read_metrics(trained(logdir, "--resume", epochs=6, **changes) / "metrics.csv")["train/epsilon"]
     assert len(epsilon) == 6 and epsilon[0] > epsilon[1] > 0.1 and epsilon[4:] == pytest.approx([0.01] * 2)

@@ -201,7 +201,7 @@ class Agent(EpisodeAgent):
 
 
 class SoftmaxPolicy(Policy):
-    """Policy for ``envs`` episodes of each member: the likeliest actions or, if ``sample``, samples by ``streams``."""
+    """Policy for ``envs`` episodes of each member: the most likely actions or, if ``sample``, samples (``streams``)."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
