@@ -90,7 +90,8 @@ class Contest:
             self.loop.warm_up()
         policy: Any = self.agent.policy
         self.plain.policy.take_weights(policy.named_weights())
-        for episode in self.agent.memory.episodes[0]:
+        memory: Any = self.agent.memory
+        for episode in memory.episodes[0]:
             steps = {name: values.numpy() for name, values in episode.steps.items()}
             lengths = np.full(len(episode), len(episode), np.float32)
             next_obs = np.roll(steps["obs"], -1, 0)
