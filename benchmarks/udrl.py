@@ -89,8 +89,8 @@ class Contest:
         else:
             self.loop.warm_up()
         policy: Any = self.agent.policy
-        self.plain.policy.take_weights(policy.named_weights())
         memory: Any = self.agent.memory
+        self.plain.policy.take_weights(policy.named_weights())
         for episode in memory.episodes[0]:
             steps = {name: values.numpy() for name, values in episode.steps.items()}
             lengths = np.full(len(episode), len(episode), np.float32)
