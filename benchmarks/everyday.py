@@ -17,11 +17,12 @@ from control.loops.build import build_loop
 from models.streams import Streams
 
 SMALL: dict[str, Any] = {"hidden_sizes": (64, 64), "batch_size": 64}
+ONE_LAYER: dict[str, Any] = {"hidden_sizes": (64,), "batch_size": 32, "num_envs": 1, "updates_per_step": 1}
 BATCHES: dict[str, Any] = {"batch_size": 512, "ppo_epochs": 6}
 PLAIN: dict[str, Any] = BATCHES | {"normalize_obs": False, "normalize_reward": False}
 # Name of a row -> implementation, game and settings, and the ratio that is to be reached.
 ROWS: dict[str, tuple[str, str, dict[str, Any], float]] = {
-    "DDQN, LunarLander": ("DDQN", "lunarlander", {}, 4.5),
+    "DDQN, LunarLander": ("DDQN", "lunarlander", ONE_LAYER, 4.5),
     "TD3, HalfCheetah, 64-64": ("TD3", "halfcheetah", SMALL, 3.8),
     "SAC, LunarLanderContinuous, 64-64": ("SAC", "LunarLanderContinuous-v3", SMALL, 3.8),
     "PPO, LunarLander": ("PPO", "lunarlander", PLAIN, 1.6),

@@ -80,14 +80,20 @@ def validate(config: Config) -> str | None:
 
 
 # The defaults suit the short trainings of agents on proxies [F], for which presets in the proxy's config override them.
-# On the real CartPole, a wider network, larger batches and slower exploration are needed to reach 500.
-_CARTPOLE: dict[str, object] = {"hidden_sizes": (64, 64), "batch_size": 64, "eps_decay": 0.99, "eps_min": 0.04}
+# The real CartPole and LunarLander need a wider network, larger batches and slower exploration.
+_CARTPOLE: dict[str, object] = {
+    "hidden_sizes": (64, 64), "batch_size": 128, "tau": 0.005, "eps_decay": 0.99, "eps_min": 0.04,
+}  # fmt: skip
+_PRESETS: dict[str, dict[str, object]] = {
+    "cartpole": _CARTPOLE,
+    "lunarlander": _CARTPOLE | {"lr": 6.3e-4, "eps_min": 0.05, "num_envs": 4, "updates_per_step": 2},
+}
 
 FAMILY = Family(
     config=Config,
     implementations={"DDQN": {}, "DuelingDDQN": {"head": "dueling"}},
     learns_from="steps",
-    environment_presets={(name, "cartpole"): _CARTPOLE for name in ("DDQN", "DuelingDDQN")},
+    environment_presets={(name, game): values for name in ("DDQN", "DuelingDDQN") for game, values in _PRESETS.items()},
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,
