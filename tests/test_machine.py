@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
+from control.cli.settings import from_dict
+from control.loops.build import build_loop
 from control.loops.process import configure_torch
 from control.loops.threads import for_members
 from helpers import output_of
@@ -110,6 +112,16 @@ print(float(mean.compute()), matplotlib.colors.to_hex("red"))
     assert output_of(code).splitlines() == [
         "[]", "3.0", "torch.Size([2, 1]) True", "1.0 #ff0000"
     ]  # fmt: skip
+
+
+def test_agents_train_in_torch_without_a_writable_cache(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr("models.machine.keeps_cache", lambda: False)
+    loop = build_loop(from_dict({"implementation": "DDQN", "gamename": "cartpole"}))
+    assert not loop.compiled and all(group.machine_code is None for group in loop.groups)
+    assert "so agents train in torch" in "".join(capsys.readouterr())
 
 
 @pytest.mark.slow

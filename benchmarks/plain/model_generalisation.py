@@ -76,12 +76,10 @@ def plain_agents(agent: Any) -> list[PlainReplay]:
     """Return a plain agent for each member of ``agent``, with the transitions in the member's replay buffer."""
     plain_agents, columns = [], agent.replay_buffer.rows()  # name -> column [N, members, ...]
     for member in range(agent.members):
-        code = columns["action"][:, member].long()  # of a step that ends an episode: the bitwise complement
-        continues = code >= 0
-        action = torch.where(continues, code, ~code)
-        obs, reward, next_obs = (columns[name][:, member] for name in ("obs", "reward", "next_obs"))
+        names = ("obs", "action", "reward", "next_obs", "continues")
+        obs, action, reward, next_obs, continues = (columns[name][:, member] for name in names)
         plain_agent = PlainReplay(agent.config, agent.obs_size, agent.num_actions)
-        plain_agent.remember(obs, action, reward, next_obs, continues.float())
+        plain_agent.remember(obs, action.long(), reward, next_obs, continues.float())
         plain_agents.append(plain_agent)
     return plain_agents
 

@@ -146,15 +146,17 @@ def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> boo
         if has_machine_code(settings) and not HAS_NUMBA and not is_explicit:  # without Numba, the default is off
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
+    if HAS_NUMBA and has_machine_code(settings) and not is_explicit:
+        from models.machine import keeps_cache
+
+        if not keeps_cache():  # decided before ``is_supported()``, which may switch agents to machine code
+            cause = "the cache folder for machine code is not writable"
+            note(f"{cause}, so agents train in torch; --compiled compiles each time")
+            return False
     if not HAS_NUMBA or not (has_machine_code(settings) and is_supported()):
         if is_explicit:
             agent = settings.run.implementation if settings.proxy is None else settings.run.agent
             problem = f"{agent} with these settings has no machine code" if HAS_NUMBA else "Numba is not installed"
             raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
         return False
-    from models.machine import keeps_cache
-
-    if keeps_cache() or is_explicit:
-        return True
-    note("the cache folder for machine code is not writable, so agents train in torch; --compiled compiles each time")
-    return False
+    return True
