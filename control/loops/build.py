@@ -39,7 +39,12 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
         loop = EpisodeLoop(settings)
     else:
         loop = StepGroups(settings)
-        loop.compiled = for_training and decide_compiled(settings, partial(_use_machine_code, loop, run.num_threads))
+        loop.compiled = for_training and decide_compiled(settings, partial(_can_compile, loop))
+        if loop.compiled:
+            from control.loops.compiled_agent import use_machine_code  # imports Numba
+
+            for group in loop.groups:
+                use_machine_code(group, run.num_threads)
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -49,11 +54,11 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     return loop
 
 
-def _use_machine_code(loop: StepGroups, threads: int) -> bool:
-    """Let the agents of ``loop`` train in machine code, in ``threads`` threads, if they can. Return whether all do."""
-    from control.loops.compiled_agent import use_machine_code  # imports Numba
+def _can_compile(loop: StepGroups) -> bool:
+    """Return whether machine code supports the settings of all agents of ``loop``."""
+    from control.loops.compiled import can_compile_agent  # imports Numba
 
-    return all([use_machine_code(group, threads) for group in loop.groups])  # a list, so that no group is skipped
+    return all(can_compile_agent(group.agent) for group in loop.groups)
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
@@ -146,17 +151,15 @@ def decide_compiled(settings: Settings, is_supported: Callable[[], bool]) -> boo
         if has_machine_code(settings) and not HAS_NUMBA and not is_explicit:  # without Numba, the default is off
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
-    if HAS_NUMBA and has_machine_code(settings) and not is_explicit:
-        from models.machine import keeps_cache
-
-        if not keeps_cache():  # decided before ``is_supported()``, which may switch agents to machine code
-            cause = "the cache folder for machine code is not writable"
-            note(f"{cause}, so agents train in torch; --compiled compiles each time")
-            return False
     if not HAS_NUMBA or not (has_machine_code(settings) and is_supported()):
         if is_explicit:
             agent = settings.run.implementation if settings.proxy is None else settings.run.agent
             problem = f"{agent} with these settings has no machine code" if HAS_NUMBA else "Numba is not installed"
             raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
         return False
-    return True
+    from models.machine import keeps_cache
+
+    if keeps_cache() or is_explicit:
+        return True
+    note("the cache folder for machine code is not writable, so agents train in torch; --compiled compiles each time")
+    return False

@@ -57,7 +57,7 @@ for rule in "${rules[@]}"; do
 done
 if [ "$game" = cartpole ]; then # what a DDQN agent that has learned it thinks each action is worth
     "$PYTHON" "$ROOT/trainer.py" --implementation DDQN --gamename cartpole --num_seeds 1 --seed 0 --lr 6e-4 --batch_size 16 \
-        --hidden_sizes 64 --activation tanh --total_steps "${TEACHER_STEPS:-40000}" --exp_name values \
+        --hidden_sizes 64 --activation tanh --eps_decay 0.9 --eps_min 0.01 --total_steps "${TEACHER_STEPS:-40000}" --exp_name values \
         --logdir "$logdir" --resume
     clone values --clone_of values --reward_form free \
         --start_from "$logdir/cartpole/values/DDQN/seed_0/version_0/checkpoints/best.ckpt"
