@@ -180,8 +180,8 @@ def _defaults_for_several_agents(
 ) -> dict[str, Any]:
     """Return setting -> default for settings of a search whose defaults depend on its number of ``agents``.
 
-    ``config_class`` is the class of the search's settings. ``values`` are its defaults for the implementation and game,
-    where they differ from the class. ``chosen_values`` are ``values``, overridden by the user's choices."""
+    ``config_class`` is the class of the search's settings. ``values`` are the defaults for the implementation and
+    game that differ from the class. ``chosen_values`` are ``values``, overridden by the user's choices."""
     if chosen_values.get("agents_take_turns") == "generations":
         return {}
     defaults: dict[str, Any] = {}

@@ -25,7 +25,7 @@ class Stateful:
     saved: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the attributes in ``saved`` by name, objects as the result of their own `state_dict`."""
+        """Return the attributes in ``saved`` by name. An object with a `state_dict` is replaced by its result."""
         state = {}
         for name in self.saved:
             value = getattr(self, name)

@@ -45,8 +45,8 @@ def discounted_returns(
     reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
 ) -> Tensor:
     """Return the returns-to-go ``G_t = r_t + discount * G_{t+1}``, ``[T, ...]``, of episodes that start at t = 0, with
-    ``reward [T, ...]``. ``valid [T, ...]`` bool is True for steps, and False for padding after the end, where the
-    result is 0. ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default."""
+    ``reward [T, ...]``. ``valid [T, ...]`` bool is True for steps, and False for padding after the end. There,
+    the result is 0. ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default."""
     next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
     # With lambda = 1, `lambda_returns` uses these values only at the last valid step.
     return lambda_returns(reward, next_return.expand_as(reward), valid, discount, gae_lambda=1.0)

@@ -130,8 +130,8 @@ def save(
 
 
 def file_error(path: Path, fault: str, allowed: str) -> ProxyError:
-    """Return the error about the file at ``path``. Its message says what is wrong (``fault``, which may end with a
-    question, as in `nearest`), and what is ``allowed`` instead."""
+    """Return the error about the file at ``path``. Its message has the ``fault``, which may end with a question, as in
+    `nearest`, and the ``allowed`` files."""
     separator = " Allowed" if fault.endswith("?") else "; allowed"
     return ProxyError(f"proxy {str(path)!r}: {fault}{separator}: {allowed}")
 

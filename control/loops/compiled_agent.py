@@ -180,13 +180,12 @@ class CompiledAgent(MachineCode):
         compiled_agent.learn()
 
 
-def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
-    """Make ``loop`` train its agent in machine code, in ``threads`` threads. Return False and change nothing if the
-    agent has no machine code for its settings."""
+def use_machine_code(loop: StepLoop, threads: int = 1) -> None:
+    """Make ``loop`` train its agent in machine code, in ``threads`` threads. Do nothing if the agent has no machine
+    code for its settings."""
     if not compiled.can_compile_agent(loop.agent):
-        return False
+        return
     if compiled.can_compile(loop):
         loop.machine_code = compiled.CompiledLoop(threads)
     else:  # Python steps the environment
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
-    return True

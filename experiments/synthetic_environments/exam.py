@@ -32,7 +32,7 @@ from envs.synthetic import ProxyFactory
 from experiments.comparison import Layout, check_options, run_script, script_flags
 from experiments.proxies import load_proxy, settings_on_task, train_and_test
 from models.proxies.files import Proxy
-from models.registry import agent_class, default_config
+from models.registry import agent_class
 from models.settings import SettingError
 from models.streams import Streams, derive_seed
 from understudy.kinds import KINDS
@@ -95,7 +95,7 @@ def examine_supervised(proxy: Proxy, seeds: list[int]) -> dict:
     factory, started = ProxyFactory(config, proxy.game), time.process_time()
     pairs = factory.searched_part(proxy.parameters).expand(len(seeds), -1)
     policies = factory.train_on_pairs(pairs, proxy.parameters, Streams(seeds))
-    loop = InnerLoop(config, "DDQN", default_config("DDQN", ""), proxy.game)
+    loop = InnerLoop(config, "DDQN", settings_on_task("DDQN", proxy.game), proxy.game)
     outcome = loop.run(policies, seeds, by_target=True)
     return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}
 

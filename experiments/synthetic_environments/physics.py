@@ -40,9 +40,9 @@ from experiments.comparison import (
     script_flags,
     style_of,
 )
+from experiments.proxies import settings_on_task
 from experiments.synthetic_environments.exam import load_synthetic
 from models.contract import Policy
-from models.registry import default_config
 from models.settings import SettingError
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     first = next(iter(proxies.values()))
     config = dataclasses.replace(first.config, test_episodes=options.episodes, test_limit=None)
     synthetic_settings = agent_settings(first, "DDQN", {"vary_hp": True})
-    real_settings = dataclasses.replace(default_config("DDQN", ""), vary_hp=True)
+    real_settings = dataclasses.replace(settings_on_task("DDQN", "cartpole"), vary_hp=True)
     seeds, steps = fresh_seeds(options.seed, "physics", options.agents), config.steps_in_use
     # Name of a regime -> environment, parameters of the synthetic one (None: real), and training steps.
     regimes = {name: ("cartpole", proxy.parameters, steps) for name, proxy in proxies.items()}

@@ -35,9 +35,9 @@ from control.reports.obedience import rank_correlation
 from control.reports.statistics import interval
 from control.reports.tables import with_interval
 from experiments.comparison import Layout, check_options, run_script, sample_settings, script_flags
+from experiments.proxies import settings_on_task
 from experiments.synthetic_environments.exam import load_synthetic
 from models.contract import Policy
-from models.registry import default_config
 from models.settings import SettingError
 from models.streams import Streams
 
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for path, proxy in proxies.items():
         config = dataclasses.replace(proxy.config, test_episodes=options.episodes, test_limit=None)
         if proxy.game not in truths:
-            defaults = default_config("DDQN", "")
+            defaults = settings_on_task("DDQN", proxy.game)
             loop = real_loops[proxy.game] = OnBoth(config, "DDQN", defaults, proxy.game)
             agent_configs = [dataclasses.replace(defaults, **change) for change in changes]
             truth, _, seconds = scores(loop, agent_configs, None, options.agents, options.real_steps, options.seed)

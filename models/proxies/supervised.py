@@ -50,8 +50,8 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions. A random ``fraction`` of the pieces (at least one) is held
-        out."""
+        """Split into training and held-out transitions. The latter are a random ``fraction`` of the pieces, at least
+        one."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
         held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # by the stream of the only member

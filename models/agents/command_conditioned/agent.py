@@ -173,9 +173,9 @@ class Agent(EpisodeAgent):
         return loss.mean(1), unweighted_loss
 
     def _fit_loss(self, memory: EpisodeMemory, rows: Tensor) -> Tensor:
-        """Return the loss ``[M, B]`` of the policy on the actions of the steps ``rows [M, B]`` in ``memory``, whose
-        commands are what these actions have achieved. It is the cross-entropy of discrete actions, or the squared error
-        of continuous actions in units of half their range."""
+        """Return the loss ``[M, B]`` of the policy on the actions of the steps ``rows [M, B]`` in ``memory``. The
+        command of a step is the return and the horizon that followed it. The loss is the cross-entropy of discrete
+        actions, or the squared error of continuous actions in units of half their range."""
         # Ranks are not stored, because they change with the quantile network. They follow from the return-to-go.
         fields = ["rtg" if name == "rank" else name for name in self.commands.names]
         obs, action, *command = memory.gather(rows, ["obs", "action", *fields])

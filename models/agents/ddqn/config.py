@@ -80,7 +80,7 @@ def validate(config: Config) -> str | None:
 
 
 # The defaults suit the short trainings of agents on proxies [F], for which presets in the proxy's config override them.
-# On these real environments, DDQN needs wider layers, larger batches and slower exploration.
+# On these real environments, DDQN needs larger networks, larger batches and slower exploration.
 _PRESETS: dict[str, dict[str, object]] = {
     "cartpole": {"hidden_sizes": (128, 128), "batch_size": 64, "eps_decay": 0.99, "eps_min": 0.04},
     "lunarlander": {

@@ -132,7 +132,7 @@ needs none."""
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a learned model needs to know besides its settings."""
+    """Sizes and seeds from which a learned model is built, besides its settings."""
 
     obs_size: int
     num_actions: int
