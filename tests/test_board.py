@@ -13,6 +13,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from conftest import ROOT, Finished
 from control.cli.settings import from_dict
+from control.commands.search_space import trial_settings
 from control.lightning.board import Board, hyperparameters
 from control.reports.tags import HELD_OUT_RETURN, TAGS, explanations
 from control.storage.run_dir import read_metrics
@@ -78,6 +79,8 @@ def test_hyperparameters_are_non_default_settings() -> None:
     assert hyperparameters(quiet) == hyperparameters(base_settings)
     other = base_settings.replace(lr=0.5, seed=7, time_limit=90)
     assert hyperparameters(other) == common | {"lr": 0.5, "time_limit": 90}
+    trial = trial_settings(base_settings, {"max_grad_norm": base_settings.agent.max_grad_norm})
+    assert hyperparameters(trial).keys() == {*common, "max_grad_norm"}  # searched, although the value is the default
     commanded = from_dict({"implementation": "UDRL", "command": {"return": 9.0}})
     assert hyperparameters(commanded)["command.return"] == 9.0
     search = from_dict({"implementation": "SE", "gamename": "cartpole", "population": 6, "agent": "TD3Discrete"})

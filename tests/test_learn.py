@@ -187,13 +187,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     assert f"new agents train on the bandit, and play the task; {count} others train on the task, to compare" in page
     events = load_events(folder)
     assert [scalar.value for scalar in events.Scalars("eval/return_greedy")] == [1.0]
-    means = {("bandit", name): score["mean"] for name, score in results["exam"]["agents"].items()}
-    means |= {("task", name): score["mean"] for name, score in results["exam"]["real"].items()}
-    assert means and {*events.Tags()["scalars"]} - {"learn/clone_return"} == {
-        "eval/return_greedy", *(f"exam/{place}_{name}" for place, name in means)
-    }  # fmt: skip
-    for (place, name), mean in means.items():
-        assert events.Scalars(f"exam/{place}_{name}")[0].value == pytest.approx(mean)
+    assert {*events.Tags()["scalars"]} - {"learn/clone_return"} == {"eval/return_greedy"}
     assert events.Tags()["images"] == ["summary/returns"]
     (text,) = events.Tensors("settings/text_summary")
     assert "| **exam_agents** | `" in text.tensor_proto.string_val[0].decode()
@@ -206,6 +200,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     (text,) = events.Tensors("conclusion/text_summary")
     conclusion = text.tensor_proto.string_val[0].decode()
     assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn_stages.STAGES)
+    assert "QLearning on the bandit" in conclusion and "QLearning on the task" in conclusion
     for reward in ("learned", "task"):
         assert load_events(folder / f"race_{reward}").Scalars("race/return_mean")[-1].step == 256
     assert "of the way from random play" in page and page.count("data:image/svg+xml") == 2  # wide and narrow

@@ -131,9 +131,11 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     trial_values = as_dict(dataclasses.replace(settings, subcommand=None))
     if settings.proxy is not None:
         trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
-    trial = from_dict(trial_values | with_hidden_sizes(values, settings))
-    # `from_dict` knows only the settings, not the features that the environment lacks.
-    return dataclasses.replace(trial, missing_features=settings.missing_features)
+    searched_values = with_hidden_sizes(values, settings)
+    trial = from_dict(trial_values | searched_values)
+    # `from_dict` does not know the features that the environment lacks, and which settings are part of the comparison.
+    explicit_names = settings.explicit_names | searched_values.keys()
+    return dataclasses.replace(trial, missing_features=settings.missing_features, explicit_names=explicit_names)
 
 
 def with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:

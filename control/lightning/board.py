@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import RunConfig, Settings, default_settings, effective_values
 from control.cli.words import as_word
-from control.reports.stages import conclusion, race_scalars, stage_scalars
+from control.reports.stages import conclusion, race_scalars, returns_table, stage_scalars
 from control.reports.tags import SYNTHETIC_STEPS, explanations
 from models.settings import names_with
 
@@ -141,7 +141,8 @@ def show_learned(
     board.add_values({**options, **setup}, {"implementation": "learn", **setup}, _row_name(run, run.seed, folder))
     board.add_image("summary/returns", figure, 0)
     stages = [f"- **{stage}**: {result['text']}" for stage, result in results.items()]
-    board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", *stages]))
+    table = f"```text\n{returns_table(results)}\n```\n" if "exam" in results else ""
+    board.writer.add_text("conclusion", "\n".join([*conclusion(results), "", table, *stages]))
     board.writer.close()
     for reward, points in race_scalars(results).items():
         _new_board(folder / f"race_{reward}", points).writer.close()

@@ -117,8 +117,7 @@ def _way_text(score: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
     """Return points for TensorBoard (tag, mean return, number of steps): the teacher's clones, if there are several,
-    over the steps of the task so far, and the exam's agents of each algorithm after their training on the bandit and on
-    the task. The mean over all algorithms on the bandit has the tag of evaluations."""
+    over the steps of the task so far, and the mean of all agents that trained on the bandit."""
     points: list[tuple[str, float, int]] = []
     clones = results.get("bandit", {}).get("rounds", [])  # pairs: the steps of the stage so far, and the mean return
     if len(clones) > 1:
@@ -127,8 +126,6 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
     if exam := results.get("exam"):
         means = [score["mean"] for score in exam["agents"].values()]
         points.append((GREEDY, sum(means) / len(means), exam["steps"]))
-        for place, scores in (("bandit", exam["agents"]), ("task", exam["real"])):
-            points += [(f"exam/{place}_{name}", score["mean"], exam["steps"]) for name, score in scores.items()]
     return points
 
 
