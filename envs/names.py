@@ -334,21 +334,34 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     return replace(game, name=name, kwargs={**game.kwargs, **changes})
 
 
-@functools.cache
 def is_continuous(name: str) -> bool:
     """Return whether the environment of this ``name`` takes continuous actions. False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
     # Without arguments of `gymnasium.make`, which may change the actions, the table answers this quickly.
     if base_name in GAMES and not (arguments and GAMES[base_name].takes_arguments):
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
+    return _space_types(name)[1] == "Box"
+
+
+def has_cells(name: str) -> bool:
+    """Return whether observations in the environment of this ``name`` are numbered cells, which tabular agents need.
+    False if it cannot be made."""
+    game = GAMES.get(name.partition(",")[0])
+    return game.dynamics.startswith("envs.gridmaps:") if game else _space_types(name)[0] == "Discrete"
+
+
+@functools.cache
+def _space_types(name: str) -> tuple[str, str]:
+    """Return the types of the observation space and the action space, such as ``("Box", "Discrete")``. They are "" if
+    the environment of this ``name`` cannot be made."""
     try:
-        from gymnasium import make, spaces
+        from gymnasium import make
 
         game = resolve(name)
         with contextlib.closing(make(game.gym_id, **game.kwargs)) as env:
-            return isinstance(env.action_space, spaces.Box)
+            return type(env.observation_space).__name__, type(env.action_space).__name__
     except Exception:  # environments of other packages may raise any error
-        return False
+        return "", ""
 
 
 def games_with(parameter: str) -> list[str]:

@@ -97,8 +97,9 @@ class Family:
     preset_game: Callable[[str], str | None] = lambda preset: None  # the game that a preset is for; None: any game
     # Evolution: overrides for proxy and inner agents, from the user's choices and the game. Raises SettingError.
     proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda choices, game: {}
-    # Evolution: the default inner agents, from the user's choices and whether actions are continuous.
-    usual_agents: Callable[[Mapping[str, Any], bool], str] = lambda choices, continuous: "DDQN"
+    # Evolution: the default inner agents, from the user's choices, whether actions are continuous, and whether
+    # observations are numbered cells.
+    usual_agents: Callable[[Mapping[str, Any], bool, bool], str] = lambda choices, continuous, cells: "DDQN"
     prepared_games: Callable[[], Collection[str]] = lambda: ()  # evolution: the games for which presets have settings
     advice: Callable[[Any], str] = lambda config: ""  # evolution: settings to try after a search that failed
     validate: Callable[[Any], str | None] = lambda config: None  # one line that names conflicting settings

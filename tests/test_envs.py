@@ -8,11 +8,12 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from control.cli.parse import parse
 from envs import wrappers
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
-from envs.names import GAMES, Game, import_module, is_continuous, resolve
+from envs.names import GAMES, Game, has_cells, import_module, is_continuous, resolve
 from helpers import STEPPED_PENDULUM, seeds_of
 from models import spaces as our
 from models.settings import SettingError
@@ -219,6 +220,12 @@ def test_is_continuous_agrees_with_the_spaces():
         actions = make_environment(name, 1, 1).spaces.actions
         assert is_continuous(name) == isinstance(actions, our.Continuous), name
     assert is_continuous("halfcheetah") and not is_continuous("NoSuch-v0")
+    assert has_cells("FrozenLake-v1") and not has_cells("cartpole") and not has_cells("NoSuch-v0")
+
+
+@pytest.mark.parametrize(("game", "agent"), [("cliff", "QLearning"), ("pendulum", "TD3"), ("cartpole", "DDQN")])
+def test_a_reward_search_has_an_agent_that_can_play(game, agent):
+    assert parse(["--implementation", "RN", "--gamename", game]).run.agent == agent
 
 
 def test_missing_module_or_package_is_an_error(monkeypatch):

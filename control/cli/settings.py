@@ -201,11 +201,11 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
     """Return the names of the agents that train on the proxy of an ``implementation``, such as ``DDQN,PPO``. They are
     ``choices["agent"]``, or else the default for the ``game`` and for the preset in ``choices``."""
-    from envs.names import is_continuous
+    from envs.names import has_cells, is_continuous
 
     if "agent" in choices:
         return str(choices["agent"])
-    return family(implementation).usual_agents(choices, is_continuous(game))
+    return family(implementation).usual_agents(choices, is_continuous(game), has_cells(game))
 
 
 def end_setting(implementation: str) -> str:

@@ -121,6 +121,12 @@ def proxy_defaults(choices: Mapping[str, Any], game: str) -> dict[str, object]:
     return defaults
 
 
+def usual_agents(choices: Mapping[str, Any], continuous: bool, cells: bool) -> str:
+    """Return the default of the setting ``agent``, the agents that train with the reward: for ``continuous`` actions,
+    for ``cells`` as observations, or else for discrete actions. ``choices`` have no effect."""
+    return "TD3" if continuous else "QLearning" if cells else "DDQN"
+
+
 def prepared_games() -> set[str]:
     """Return the games for which the preset "recipe" has settings."""
     return {"cartpole", *load_presets("reward")["games"]["recipe"]}  # "cartpole" has the settings of "cartpole-200"
@@ -158,6 +164,6 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    validate=validate, ineffective=ineffective, advice=lambda config: "more --inner_steps or more --generations",
-    prepared_games=prepared_games,
+    usual_agents=usual_agents, validate=validate, ineffective=ineffective, prepared_games=prepared_games,
+    advice=lambda config: "more --inner_steps or more --generations",
 )  # fmt: skip

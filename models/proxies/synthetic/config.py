@@ -168,10 +168,10 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 _PREPARED = frozenset({*SOLVED, *_GAME_DEFAULTS})  # games for which presets have settings
 
 
-def usual_agents(choices: Mapping[str, Any], continuous: bool) -> str:
+def usual_agents(choices: Mapping[str, Any], continuous: bool, cells: bool) -> str:
     """Return the default of the setting ``agent``, the agents that train on proxies, such as "PPO,DDQN". ``choices``
     are the settings that the user has chosen, and ``continuous`` is whether actions are. In preset "published" several
-    agents take turns, as in Liesen et al. 2024."""
+    agents take turns, as in Liesen et al. 2024. Tables cannot learn on synthetic states, so ``cells`` has no effect."""
     if choices.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
