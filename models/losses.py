@@ -69,11 +69,6 @@ def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None)
     return -beta * mean(entropies / _max_entropy(logits), mean_weight)
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Return the mean entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M]``."""
-    return -entropy_loss(logits, beta=_max_entropy(logits))  # cancels the division in `entropy_loss`
-
-
 def categorical_entropy(logits: Tensor) -> Tensor:
     """Return the entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M, B]``."""
     return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)

@@ -10,6 +10,7 @@ the torch that the record names: matrix products round by both. Tensors are comp
 change while their numbers do not.
 """
 
+import argparse
 import csv
 import hashlib
 import io
@@ -77,15 +78,18 @@ RUNS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-def main(words: list[str]) -> int:
-    record = "--record" in words
-    names = [word for word in words if not word.startswith("--")] or list(RUNS)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="RUN", help=f"of {', '}.join(RUNS)}; none means all")
+    parser.add_argument("--record", action="store_true", help="write the hashes instead of comparing them")
+    options = parser.parse_args()
+    names = options.names or list(RUNS)
     digests = {}
     for name in names:
         digests[name] = digest(name)
         print(name, *(f"{part} {value[:12]}" for part, value in digests[name].items()), flush=True)
     reference = json.loads(RECORD.read_text(encoding="utf-8"))
-    if record:
+    if options.record:
         runs = {"machine": machine(), "runs": reference["runs"] | digests}
         RECORD.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
         return 0
@@ -172,4 +176,4 @@ def _hash(content: str | bytes) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -24,7 +24,14 @@ from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
-from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, pinball_loss, squared_error
+from models.losses import (
+    categorical_entropy,
+    cross_entropy,
+    explained_variance,
+    exponential_weights,
+    pinball_loss,
+    squared_error,
+)
 from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients, polyak_update
 from models.replay import Episode, EpisodeMemory
@@ -135,7 +142,7 @@ class Agent(EpisodeAgent):
         loss, grad_norm = self._take_gradient_steps(policy_optimizer, config.num_grad_steps, self._policy_loss)
         metrics |= {"policy_loss": loss, "grad_norm": grad_norm}
         if self.is_discrete:
-            metrics["entropy"] = entropy(self._outputs * config.action_noise)
+            metrics["entropy"] = categorical_entropy(self._outputs * config.action_noise).mean(1)
         return metrics
 
     def _take_gradient_steps(

@@ -26,7 +26,7 @@ from models.agents.model_generalisation.values import (
     replay_update,
 )
 from models.contract import AgentPolicy, Command, GreedyNetwork, StepAgent
-from models.losses import entropy, explained_variance
+from models.losses import categorical_entropy, explained_variance
 from models.optim import norms
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -236,7 +236,7 @@ class Agent(StepAgent):
             self._acting_q.clear()
             means["train/q_mean"] = q.amax(2).mean(1)
             if self.config.exploration_strat == "softmax":
-                means["train/entropy"] = entropy(q / self.config.softmax_temp)
+                means["train/entropy"] = categorical_entropy(q / self.config.softmax_temp).mean(1)
         return means
 
 
