@@ -80,7 +80,7 @@ RUNS: dict[str, list[str]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="RUN", help=f"of {', '}.join(RUNS)}; none means all")
+    parser.add_argument("names", nargs="*", metavar="RUN", help="none means all: " + ", ".join(RUNS))
     parser.add_argument("--record", action="store_true", help="write the hashes instead of comparing them")
     options = parser.parse_args()
     names = options.names or list(RUNS)
