@@ -208,12 +208,12 @@ def real_agents_text(module: ProxyModule) -> str:
     plain = Score.of(outcome.scores.numpy())
     random = Baselines.measure(run.gamename, run.seed, config.test_limit).random
     text = f"{run.agent} after {float(outcome.steps.double().mean()):,.0f} real steps: {plain}, random play {random}"
-    if plain.exceeds(random):
+    problem = plain.failure_to_exceed(random, "agents are", "random play")
+    if not problem:
         return text
-    advice = ", but may on a synthetic environment"
-    if isinstance(module, RewardNetworkModule):
-        advice = "; try more --inner_steps"
-    return f"{text}: agents learn nothing in inner_steps{advice}"
+    is_reward = isinstance(module, RewardNetworkModule)
+    advice = "; try more --inner_steps" if is_reward else ", but may be on a synthetic environment"
+    return f"{text}: {problem} after inner_steps{advice}"
 
 
 def write_proxy(
