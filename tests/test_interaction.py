@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from torch import Tensor
 
-from control.loops.rollout import rollout
+import control.loops.rollout
+from control.loops.rollout import FunctionPolicy, rollout
 from control.loops.steps import BLOCK, EndedEpisodes, StepLoop
 from envs.base import Environment
 from envs.make import make_environment
@@ -31,6 +33,9 @@ def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironmen
     return TensorEnvironment(
         SyntheticDynamics(networks.with_weights(flat), real.spaces, starts_of(real)), members, envs
     )
+
+
+gym.register("CliffWithoutLimit-v0", "gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv")
 
 
 class Recorder:
@@ -163,6 +168,16 @@ class Watching:
     def advance(self, reward: Tensor) -> None:
         self.rewards.append(reward.clone())
         assert len(self.rewards) <= 30, "a step after the time limit"
+
+
+def test_an_episode_without_a_time_limit_is_truncated(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(control.loops.rollout, "LONG", 30)
+    environment = make_environment("CliffWithoutLimit-v0", 1, 2)
+    always_up = FunctionPolicy(lambda obs: torch.zeros(len(obs), dtype=torch.long))
+    trajectory = rollout(always_up, environment, torch.arange(2).view(1, 2))
+    assert trajectory.lengths.tolist() == [[30, 30]] and trajectory.truncated[-1].all()
+    assert not trajectory.truncated[:-1].any() and not trajectory.terminated.any()
+    assert "ends after 30 steps; --time_limit N" in capsys.readouterr().out
 
 
 def test_trajectory_has_every_step_of_episodes_played_alone() -> None:

@@ -17,7 +17,7 @@ from envs.base import Environment
 from models.contract import Policy
 from models.trajectory import Trajectory
 
-LONG = 10_000  # steps after which a note says that an episode has no time limit
+LONG = 10_000  # steps after which an episode without a time limit is truncated
 _note_once = functools.cache(note)
 
 
@@ -97,7 +97,8 @@ def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[S
     all these environments, until the last episode has ended.
 
     After the end of its episode, an environment makes no more steps and its rewards are 0. The policy still receives
-    all E observations, so that rounding does not depend on the number of running episodes.
+    all E observations, so that rounding does not depend on the number of running episodes. Without a time limit, an
+    episode is truncated after `LONG` steps, because a greedy policy may never reach an end.
     """
     count = seeds.shape[1]
 
@@ -112,12 +113,13 @@ def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[S
     num_steps = 0
     while running.any():
         num_steps += 1
-        if num_steps == LONG and environment.spaces.max_episode_steps is None:
-            _note_once(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
         action = policy.act(obs)
         result = environment.step(pad(action), pad(running))
         reward, next_obs = result.reward[:, :count], result.obs[:, :count]
         terminated, truncated = result.terminated[:, :count], result.truncated[:, :count]
+        if num_steps == LONG and environment.spaces.max_episode_steps is None:
+            _note_once(f"an episode without a time limit ends after {LONG:,} steps; --time_limit N ends it sooner")
+            truncated = truncated | (running & ~terminated)
         policy.advance(reward)
         yield Step(obs, action, reward, terminated, truncated, running, next_obs)
         obs = next_obs
