@@ -37,9 +37,9 @@ def train_and_test(
 
 
 def settings_on_task(kind: str, game: str) -> Any:
-    """Return the default settings of agents of the implementation ``kind`` on the real environment ``game``. DDQN has
-    the published settings, as on proxies: its defaults for CartPole are for longer trainings."""
-    return default_config(kind, "" if kind == "DDQN" else game)
+    """Return the default settings of agents of the implementation ``kind`` on the real environment ``game``. DDQN, and
+    any agent on MountainCar, has the settings of agents on proxies: the defaults are for longer trainings."""
+    return default_config(kind, "" if kind == "DDQN" or game == "mountaincar" else game)
 
 
 class Wrapper:

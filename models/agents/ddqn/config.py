@@ -83,6 +83,7 @@ def validate(config: Config) -> str | None:
 # On these real environments, DDQN needs larger networks, larger batches and slower exploration.
 _PRESETS: dict[str, dict[str, object]] = {
     "cartpole": {"hidden_sizes": (128, 128), "batch_size": 64, "eps_decay": 0.99, "eps_min": 0.04},
+    "acrobot": {"hidden_sizes": (64, 64), "batch_size": 128, "eps_decay": 0.97, "eps_min": 0.02},
     "lunarlander": {
         "hidden_sizes": (64, 64), "batch_size": 128, "lr": 6.3e-4, "tau": 0.005, "eps_decay": 0.99, "eps_min": 0.05,
         "num_envs": 4, "updates_per_step": 2,
