@@ -270,6 +270,7 @@ def _link_settings(app, document):
     agents = title.astext().removeprefix("Settings of ").split(", ") if name != "docs/settings" else []
     document.insert(0, addnodes.index(entries=[("single", f"{it} settings", "", "main", None) for it in agents]))
     slugs = app.env.metadata[name].setdefault("myst_slugs", {})
+    anchors: dict[str, str] = {}
     for item in document.findall(nodes.list_item):
         names = [part for part in item[0] if part.astext()][:1]  # its first words
         if not (isinstance(names[0], nodes.strong) and isinstance(names[0].children[-1], nodes.literal)):
@@ -287,6 +288,10 @@ def _link_settings(app, document):
         item[0].insert(0, addnodes.index(entries=entries))
         link = f'<a class="headerlink" href="#{anchor}" title="Link to this setting">#</a>'
         item[0] += nodes.raw("", link, format="html")
+        anchors.setdefault(names[0].astext(), anchor)
+    for code in [code for table in document.findall(nodes.table) for code in table.findall(nodes.literal)]:
+        if anchor := anchors.get(code.astext()):
+            code.replace_self(nodes.reference("", "", code.deepcopy(), refid=anchor, internal=True))
 
 
 PHONE_LETTERS = 40  # of a table's row on a telephone
