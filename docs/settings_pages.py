@@ -185,7 +185,7 @@ def _tuned(implementation: str, defaults: Mapping[str, Any]) -> Iterator[str]:
     settings = defaults_for({"use_tune": True, "implementation": implementation, "proxy": "bandit"})
     dimensions = [it for it in search_space(settings).dimensions.values() if it.name in defaults and len(it.values) > 1]
     if len(dimensions) > 1:
-        yield "| tuned most | default | [tuned in](../tuning.md#search-spaces) |\n|---|---|---|"
+        yield "| tuned most | default | [search space](../tuning.md#search-spaces) |\n|---|---|---|"
         for dimension in dimensions[:8]:
             yield f"| `{dimension.name}` | `{as_word(defaults[dimension.name], ',')}` | {_range(dimension)} |"
         yield ""
