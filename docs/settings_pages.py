@@ -162,7 +162,10 @@ def _family_settings(family: Family) -> Iterator[str]:
     # The first line of the page, such as ``# PPO: ...``, without the part from the colon on.
     title = (DOCS / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(":")[0]
     introduction = f"More about these methods is on the page [{title}](../{page}.md)."
-    yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
+    pages = "[the first page](../settings.md)"
+    if family.learns_from == "evolution":
+        pages += ", settings of all searches on [a common page](searches.md)"
+    yield f"{_wrap(f'{introduction} Settings of every run are on {pages}.')}\n"
     # Settings of all searches are on the page of searches.
     shared = {*field_types(SearchConfig), *field_types(NetworkConfig)} if family.learns_from == "evolution" else set()
     config = family.config(**family.implementations[first])
@@ -193,7 +196,9 @@ def _tuned(implementation: str, defaults: Mapping[str, Any]) -> Iterator[str]:
 
 def _range(dimension: Dimension) -> str:
     """Return the values of a hyperparameter as text: ``0.9 to 0.999``, or names."""
-    values = [round(1 - value, 6) for value in dimension.values[::-1]] if dimension.kind == "log1m" else dimension.values
+    values = (
+        [round(1 - value, 6) for value in dimension.values[::-1]] if dimension.kind == "log1m" else dimension.values
+    )
     words = [as_word(value, ",") for value in values]
     has_names = isinstance(values[0], str | bool)
     return ", ".join(words) if has_names else f"{words[0]} to {words[-1]}"
@@ -321,6 +326,7 @@ def _lines(
         aliases = ", ".join(f"`{name}`" for name in aliases_of(flag.name, families))
         alias_sentence = f" Also {aliases}." if aliases else ""
         help_text = _with_links(flag.meta["help"], sources, address)
+        help_text = re.sub(r"(?<![`\w-])--\w+", r"`\g<0>`", help_text)  # flags as code
         stop = "" if help_text.endswith(".") else "."
         start = f"- **`{flag.name}`** (default `{as_word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
         details = f"{allowed_sentence}{alias_sentence}".strip()
