@@ -1,13 +1,6 @@
 #!/usr/bin/env python
 """The command ``python trainer.py``, which trains, evaluates, tunes, plots, films and reports, and its functions in
-Python.
-
-    import trainer
-
-    run = trainer.train(implementation="PPO", gamename="cartpole", total_steps=50_000)
-    print(run.metrics["eval/return_greedy"][-1], run.evaluate(episodes=20).mean)
-
-Keyword arguments are the flags of the command. A wrong one raises `models.settings.SettingError`.
+Python. Keyword arguments are the flags of the command.
 """
 
 import functools
@@ -47,11 +40,19 @@ if TYPE_CHECKING:
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
     """Train as the command does. Writes a run folder with metrics and checkpoints.
 
+    >>> import trainer
+    >>> run = trainer.train(implementation="PPO", gamename="cartpole", total_steps=50_000, verbose=False)
+    >>> run.evaluate(episodes=20).mean
+    500.0
+
     :param verbose: Whether to print a line for each evaluation and a summary, and not only warnings.
     :param callbacks: Callbacks of Lightning.
-    :param settings: Any of the settings by name, such as ``lr=1e-3``. The most used are ``implementation`` (the
-        algorithm, such as ``"PPO"``), ``gamename`` (the environment), ``total_steps``, ``seed`` and ``num_seeds``.
-    :return: The run, with its metrics and its agent.
+    :param settings: Any of the settings by name. The page ``docs/settings.md`` lists them. The most used are
+        ``implementation`` (the algorithm, by default ``"UDRL"``), ``gamename`` (the environment, by default
+        ``"lunarlander"``), ``total_steps``, ``seed``, ``num_seeds``, ``exp_name`` (a folder) and hyperparameters such
+        as ``lr``.
+    :return: The run, with its metrics and its agent. If Ctrl-C ended the training, ``finished`` is False.
+    :raises SettingError: A setting is unknown, of the wrong type, out of range or in conflict with another.
     """
     training_settings = config.training_from(**settings)
     from control.commands.run import Run
@@ -64,11 +65,17 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
 def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
     """Learn a synthetic environment and a reward for a task, as ``--learn`` does.
 
+    >>> learned = trainer.learn("CartPole-v1", only="probe", verbose=False)  # a stage
+    >>> learned.sentence
+    'random play 24.3, best constant action (0) 9.5 in 32 episodes each; ... steps/s'
+
     :param gamename: Environment of the task, such as ``"CartPole-v1"`` or ``"my_module:MyTask-v0"``.
     :param verbose: Whether to print the results of each stage, and not only warnings.
-    :param settings: Any of the settings of ``--learn`` by name, such as ``teacher_steps=100_000``. ``teacher`` may also
-        be a function.
+    :param settings: Any of the settings of ``--learn`` by name. The page ``docs/settings.md`` lists them. The most used
+        are ``teacher`` (a policy, also a function), ``teacher_steps``, ``only`` (the last stage), ``seed`` and
+        ``resume``.
     :return: The results, and the folder with the files.
+    :raises SettingError: A setting is wrong, or the environment or the teacher cannot be used.
     """
     teacher = settings.get("teacher")
     if callable(teacher):
@@ -87,31 +94,51 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
 def load(path: str | Path) -> "Run":
     """Load a run.
 
+    >>> run = trainer.load("exp_dir/cartpole/debug/PPO/seed_25/version_0")
+    >>> run.settings.value("total_steps")
+    50000
+
     :param path: Folder of the run, or a checkpoint.
-    :return: The run, with its metrics and its agent.
+    :return: The run, with its metrics and its agent. Files are read when they are needed.
     """
     from control.commands.run import Run
 
     return Run(path)
 
 
-def evaluate(path: str | Path, episodes: int = 100, **options: Any) -> "Evaluation":
-    """Play episodes with the agent of every seed of a run.
+def evaluate(
+    path: str | Path, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
+) -> "Evaluation":
+    """Play episodes with the agent of every seed of a run. `Run.evaluate` does this with a loaded run.
+
+    >>> trainer.evaluate("exp_dir/cartpole/debug/PPO/seed_25/version_0", episodes=20).lengths.shape
+    (1, 20)
 
     :param path: Folder of the run, whose best checkpoint is played, or a checkpoint.
     :param episodes: Number of episodes of each seed.
-    :param options: Other arguments of `Run.evaluate`, such as ``seed``.
+    :param sample: Whether actions are sampled and not greedy.
+    :param seed: Seed of the episodes.
+    :param gamename: Another environment with the same spaces. None: the environment of the run.
     :return: Returns and lengths of the episodes.
+    :raises CheckpointError: There is no checkpoint, or it cannot be read.
+    :raises SettingError: An argument is not possible with this run.
     """
-    return load(path).evaluate(episodes, **options)
+    return load(path).evaluate(episodes, sample, seed, gamename)
 
 
 def module(**settings: Any) -> "RunModule":
     """Build a LightningModule for a ``pytorch_lightning.Trainer``. Also sets torch's number of threads and matmul
     precision.
 
-    :param settings: Any of the settings by name, such as ``lr=1e-3``.
+    >>> import pytorch_lightning
+    >>> module = trainer.module(implementation="DDQN", gamename="cartpole", steps_per_epoch=100)
+    >>> pytorch_lightning.Trainer(max_epochs=2, accelerator="cpu").fit(module)
+    >>> module.env_steps
+    tensor([200])
+
+    :param settings: Any of the settings by name, as for `train`.
     :return: The untrained module.
+    :raises SettingError: A setting is wrong.
     """
     training_settings = config.training_from(**settings)
     from control.commands.train import build_module

@@ -36,12 +36,10 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_links_external_new_tab = False
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented_params"
-autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 add_module_names = False  # headings name the modules
-python_maximum_signature_line_length = 100  # longer ones have a line for each parameter
+python_maximum_signature_line_length = 80  # longer ones have a line for each parameter
+copybutton_prompt_text = ">>> "
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries and of ours that have no page
 
 # `make linkcheck` tries links to outside; those between pages are tested (tests/test_docs.py).
@@ -140,17 +138,6 @@ def as_on_the_site(text: str, folder: Path) -> str:
     return _LINK.sub(lambda it: it[1] if (folder / it[2]).is_dir() else it[0], text)
 
 
-def with_examples(lines: list[str]) -> list[str]:
-    """A docstring whose indented lines are code, which reStructuredText would take for a quotation."""
-    found: list[str] = []
-    for i, line in enumerate(lines):
-        if line.startswith("    ") and i and not lines[i - 1].strip() and ".. code-block:: python" not in found:
-            found += [".. code-block:: python", "", line]
-        else:
-            found.append(line)
-    return found
-
-
 LIVE_TASKS = ("CartPole", "Acrobot", "Pendulum", "MountainCar")
 _COMMENT_OR_INDENT = re.compile(r"^ *(/\*([^*]|\*(?!/))*\*/|// .*)\n| +// .*$|^ +|^\n", re.MULTILINE)
 _LINE_END = re.compile(r"(?<=[;{,])\n")  # which JavaScript does not need
@@ -184,36 +171,28 @@ def live_page() -> str:
     return layout.replace("{controls}", controls.rstrip()).replace("{script}", live_script().rstrip())
 
 
-def readable(types: str) -> str:
-    """Types with the names of NumPy's types in place of their definitions, and without modules."""
-    types = re.sub(r"\b_Buffer \| .*?\[complex \| bytes \| str\]", "ArrayLike", types)
-    types = re.sub(r"ndarray\[tuple\[Any, \.\.\.\], (numpy\.)?dtype\[[\w.]+\]\]", "ndarray", types)
-    return re.sub(r"\b(numpy|pathlib)\.", "", types)
+def with_types(thing, lines: list[str]) -> list[str]:
+    """A docstring of a function or a class, with types and defaults of its parameters."""
+    from sphinx.util import inspect, typing
+
+    found: list[str] = []
+    for line in lines:
+        if name := re.match(r":param (\w+):", line):
+            parameter = inspect.signature(thing).parameters[name[1]]
+            default = parameter.default
+            text = "" if default is parameter.empty else f", default {inspect.object_description(default)}"
+            found.append(f":type {name[1]}: {typing.stringify_annotation(parameter.annotation, 'smart')}{text}")
+        found.append(line)
+    return found
 
 
 def _tidy_api(app, document):
-    """Write types as `readable`, with an attribute or a parameter and before what is returned."""
+    """Write dashes in lists of parameters, and the heading of attributes."""
     from docutils import nodes
-    from sphinx import addnodes
 
-    for annotation in document.findall(addnodes.desc_annotation):
-        if "ndarray[" in (text := annotation.astext()):
-            annotation.children = [nodes.Text(readable(text))]
     for fields in document.findall(nodes.field_list):
-        bodies = {field[0].astext(): field[1] for field in fields}
-        for paragraph in fields.findall(nodes.paragraph):
-            parts = [part.astext() for part in paragraph]
-            if parts[1:2] == [" ("] and (text := "".join(parts[2 : parts.index(")")])) != readable(text):
-                paragraph[2 : parts.index(")")] = [nodes.emphasis("", readable(text))]
-            for dashes in [part for part in paragraph if part.astext() == " -- "]:
-                paragraph.replace(dashes, nodes.Text(" \N{EN DASH} "))
-        if "Variables" in bodies:
-            bodies["Variables"].parent[0].children = [nodes.Text("Attributes")]
-        if "Return type" in bodies and "Returns" in bodies:
-            types = bodies["Return type"]
-            if types.astext() != "Any":
-                bodies["Returns"][0][:0] = [*types[0].children, nodes.Text(" \N{EN DASH} ")]
-            fields.remove(types.parent)
+        for text in [text for text in fields.findall(nodes.Text) if text in (" -- ", "Variables")]:
+            text.parent.replace(text, nodes.Text(" \N{EN DASH} " if text == " -- " else "Attributes"))
 
 
 SHORT_CODE = 40  # letters that fit into a line on a telephone
@@ -259,7 +238,7 @@ def unbroken(body: str) -> str:
     slash = re.compile(rf"(?<=\w/)(?=\w){in_text}")
     block = re.compile(r"<pre>.*?</pre>", re.S)
     body = block.sub(lambda it: slash.sub("<wbr>", word.sub(r'<span class="word">\1</span>', it[0])), body)
-    code = re.compile(r'(<div class="highlight-.*?<pre>(?:<span></span>)?)(.*?)(</pre>)', re.S)
+    code = re.compile(r'(<div class="(?:doctest )?highlight-.*?<pre>(?:<span></span>)?)(.*?)(</pre>)', re.S)
     line = re.compile(r'((?:<span class="w">)?( *).*)\n')
     return code.sub(lambda it: it[1] + line.sub(_code_line, it[2]) + it[3], body)
 
@@ -291,6 +270,7 @@ def _link_settings(app, document):
     agents = title.astext().removeprefix("Settings of ").split(", ") if name != "docs/settings" else []
     document.insert(0, addnodes.index(entries=[("single", f"{it} settings", "", "main", None) for it in agents]))
     slugs = app.env.metadata[name].setdefault("myst_slugs", {})
+    anchors: dict[str, str] = {}
     for item in document.findall(nodes.list_item):
         names = [part for part in item[0] if part.astext()][:1]  # its first words
         if not (isinstance(names[0], nodes.strong) and isinstance(names[0].children[-1], nodes.literal)):
@@ -308,6 +288,10 @@ def _link_settings(app, document):
         item[0].insert(0, addnodes.index(entries=entries))
         link = f'<a class="headerlink" href="#{anchor}" title="Link to this setting">#</a>'
         item[0] += nodes.raw("", link, format="html")
+        anchors.setdefault(names[0].astext(), anchor)
+    for code in [code for table in document.findall(nodes.table) for code in table.findall(nodes.literal)]:
+        if anchor := anchors.get(code.astext()):
+            code.replace_self(nodes.reference("", "", code.deepcopy(), refid=anchor, internal=True))
 
 
 PHONE_LETTERS = 40  # of a table's row on a telephone
@@ -395,8 +379,7 @@ def _read(app, name, source):
 
 
 def _document(app, what, name, thing, options, lines):
-    if what == "module":
-        lines[:] = with_examples(lines)
+    lines[:] = [re.sub(r"``(docs/\w+)\.md``", r":doc:`/\1`", line) for line in with_types(thing, lines)]
 
 
 def _extra_files(app, error):

@@ -14,7 +14,9 @@ from typing import Any
 from control.cli.help import OBVIOUS_VALUES, SYNTAX
 from control.cli.options import parameters
 from control.cli.run_settings import COMMANDS, RunConfig
+from control.cli.settings import defaults_for
 from control.cli.words import Flag, as_word, command_flags, flags_of
+from control.commands.search_space import Dimension, search_space
 from models import intrinsic
 from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
@@ -131,6 +133,7 @@ def _search_settings() -> Iterator[str]:
         "Searches learn [synthetic environments](../synthetic_environments.md) and [rewards](../reward_networks.md)."
     )
     yield ""
+    yield from _tuned("SE", {**vars(SearchConfig()), **vars(NetworkConfig())})
     sources = _sources(implementations()["SE"])
     for config in (SearchConfig(), NetworkConfig()):
         yield from _sections(config, names, sources=sources, address="synthetic.md#sources")
@@ -159,10 +162,15 @@ def _family_settings(family: Family) -> Iterator[str]:
     # The first line of the page, such as ``# PPO: ...``, without the part from the colon on.
     title = (DOCS / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(":")[0]
     introduction = f"More about these methods is on the page [{title}](../{page}.md)."
-    yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
+    pages = "[the first page](../settings.md)"
+    if family.learns_from == "evolution":
+        pages += ", settings of all searches on [a common page](searches.md)"
+    yield f"{_wrap(f'{introduction} Settings of every run are on {pages}.')}\n"
     # Settings of all searches are on the page of searches.
     shared = {*field_types(SearchConfig), *field_types(NetworkConfig)} if family.learns_from == "evolution" else set()
-    yield from _sections(family.config(**family.implementations[first]), [folder], shared, sources)
+    config = family.config(**family.implementations[first])
+    yield from _tuned(first, {name: value for name, value in vars(config).items() if name not in shared})
+    yield from _sections(config, [folder], shared, sources)
     if overrides:
         yield "### other defaults\n"
         for title, values in overrides.items():
@@ -172,6 +180,28 @@ def _family_settings(family: Family) -> Iterator[str]:
     if sources:
         yield "### sources\n"
         yield from _source_items(sources)
+
+
+def _tuned(implementation: str, defaults: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of the first eight settings in ``defaults`` (setting -> value) that ``--use_tune`` varies without a
+    file. Searches learn a bandit. On the site, names in a table are links to the list (docs/conf.py)."""
+    settings = defaults_for({"use_tune": True, "implementation": implementation, "proxy": "bandit"})
+    dimensions = [it for it in search_space(settings).dimensions.values() if it.name in defaults and len(it.values) > 1]
+    if len(dimensions) > 1:
+        yield "| tuned most | default | [search space](../tuning.md#search-spaces) |\n|---|---|---|"
+        for dimension in dimensions[:8]:
+            yield f"| `{dimension.name}` | `{as_word(defaults[dimension.name], ',')}` | {_range(dimension)} |"
+        yield ""
+
+
+def _range(dimension: Dimension) -> str:
+    """Return the values of a hyperparameter as text: ``0.9 to 0.999``, or names."""
+    values = (
+        [round(1 - value, 6) for value in dimension.values[::-1]] if dimension.kind == "log1m" else dimension.values
+    )
+    words = [as_word(value, ",") for value in values]
+    has_names = isinstance(values[0], str | bool)
+    return ", ".join(words) if has_names else f"{words[0]} to {words[-1]}"
 
 
 def _source_items(sources: Mapping[str, str]) -> Iterator[str]:
@@ -296,6 +326,7 @@ def _lines(
         aliases = ", ".join(f"`{name}`" for name in aliases_of(flag.name, families))
         alias_sentence = f" Also {aliases}." if aliases else ""
         help_text = _with_links(flag.meta["help"], sources, address)
+        help_text = re.sub(r"(?<![`\w-])--\w+", r"`\g<0>`", help_text)  # flags as code
         stop = "" if help_text.endswith(".") else "."
         start = f"- **`{flag.name}`** (default `{as_word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
         details = f"{allowed_sentence}{alias_sentence}".strip()

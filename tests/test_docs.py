@@ -1,9 +1,11 @@
 """Every command in the documentation runs, scaled down, in the order of the pages."""
 
 import contextlib
+import doctest
 import functools
 import importlib.util
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -12,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
 
 import trainer
 from conftest import ROOT
@@ -303,6 +306,21 @@ def test_python_examples_run(page: Path, workplace: Path, small: None) -> None:
             block = block.replace("    generations=30,\n    keep_best=3,\n    retest_agents=16,\n", SMALLEST_SEARCH)
             if not re.match(r"# \S+\.py\n", block):
                 exec(compile(block, str(page), "exec"), names)
+
+
+@ONE_PROCESS
+def test_examples_of_the_api_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples in docstrings, in the order of docs/api.md, share their names and print what the docstrings say."""
+    monkeypatch.chdir(tmp_path)
+    silent = functools.partial(pl.Trainer, enable_progress_bar=False, enable_model_summary=False)
+    monkeypatch.setattr("pytorch_lightning.Trainer", silent)
+    runner, names = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), {}
+    page = (ROOT / "docs/api.md").read_text()
+    for thing in map(pkgutil.resolve_name, re.findall(r"^\.\. auto\w+:: (\S+)$", page, re.MULTILINE)):
+        for example in doctest.DocTestFinder(recurse=isinstance(thing, type)).find(thing):
+            example.globs = names
+            runner.run(example, clear_globs=False)
+    assert runner.tries > 30 and not runner.failures
 
 
 def test_extras_exist_and_are_documented() -> None:

@@ -48,6 +48,14 @@ def test_a_page_of_settings_opens_with_whose_defaults_it_has(name: str) -> None:
     assert not re.search(r"\[[A-Z](, [A-Z])*[]:](?!\()", meanings)  # all sources are links
 
 
+def test_a_page_of_settings_begins_with_those_that_are_tuned_most() -> None:
+    """The default of the page, and the range of ``--use_tune``, also of 1 minus the value. One value is no range."""
+    text = (DOCS / "settings/ppo.md").read_text()
+    assert "\n| `lr` | `0.0003` | 1e-05 to 0.002 |\n" in text and "\n| `discount` | `0.99` | 0.97 to 0.9999 |\n" in text
+    text = (DOCS / "settings/searches.md").read_text()
+    assert "\n| `strategy` | `openai_es` | nes, openai_es, snes |\n" in text and "| `score_transform` |" not in text
+
+
 def test_the_source_of_a_setting_is_a_raised_link() -> None:
     text = (DOCS / "settings/ppo.md").read_text()
     link = '<sup>[B](#sources "stable-baselines3 2.9")</sup>.'

@@ -125,7 +125,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "docs/index.html" in (tmp_path / "site/index.html").read_text()
     assert all(f"how_to/{page.stem}.html" in start for page in ROOT.glob("docs/how_to/*.md"))
     assert "logo.svg" in start and "copybutton" in start
-    assert 'id="ppo-clip-range"' in (tmp_path / "site/docs/settings/ppo.html").read_text()
+    settings = (tmp_path / "site/docs/settings/ppo.html").read_text()
+    assert 'id="ppo-clip-range"' in settings and 'href="#ppo-clip-range"><code' in settings
     index = json.loads(re.sub(r"^Search.setIndex\((.*)\)$", r"\1", (tmp_path / "site/searchindex.js").read_text()))
     for page in (ROOT / "docs/settings.md", *ROOT.glob("docs/settings/*.md")):
         for listed in re.findall(r"Also\s(`[^.]+)\.", page.read_text()):

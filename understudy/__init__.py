@@ -1,10 +1,10 @@
 """Learned synthetic environments and learned rewards for any agent. Needs only NumPy, Gymnasium and safetensors.
 
-    import gymnasium, understudy
-    env = gymnasium.make("understudy/SyntheticCartPole-v0")
-    env = gymnasium.make("understudy/Synthetic-v0", proxy="runs/proxy.safetensors")
-    env = gymnasium.make("understudy:understudy/SyntheticCartPole-v0")  # without the import
-    env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), "runs/proxy.safetensors")
+>>> import gymnasium, understudy
+>>> env = gymnasium.make("understudy/SyntheticCartPole-v0")
+>>> env = gymnasium.make("understudy/Synthetic-v0", proxy="cartpole-bandit")  # the same
+>>> env = gymnasium.make("understudy:understudy/SyntheticCartPole-v0")  # without the import
+>>> envs = gymnasium.make_vec("understudy/SyntheticCartPole-v0", num_envs=8, vectorization_mode="vector_entry_point")
 
 Importing the package registers the ids. ``proxy`` is a file, the run folder of a search, or the name of a shipped
 environment or reward (`pretrained`).

@@ -20,7 +20,11 @@ Source = str | Path | Proxy | None
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """A learned synthetic environment, without its time limit. Raises ProxyError if the ``proxy`` cannot be loaded."""
+    """A learned synthetic environment, without its time limit, which ``gymnasium.make`` adds.
+
+    :param proxy: A file, the run folder of a search, the name of a shipped environment, or a `Proxy`.
+    :raises ProxyError: The proxy cannot be loaded.
+    """
 
     metadata = {"render_modes": []}
 
@@ -60,13 +64,16 @@ def make_synthetic(proxy: Source = None) -> gym.Env:
 
 
 class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """``num_envs`` (N) copies of a synthetic environment, which are stepped at once. With the same seed, a copy equals
-    a `SyntheticEnv` up to rounding.
+    """Copies of a synthetic environment, which are stepped at once. With the same seed, a copy equals a `SyntheticEnv`
+    up to rounding.
 
-    ``max_episode_steps`` can shorten the time limit of the proxy. With ``autoreset_mode`` NEXT_STEP, the step after the
-    last step of an episode starts the next episode and pays 0. With SAME_STEP, the last step returns the first
-    observation of the next episode, and ``infos["final_obs"]`` has the final observation. SAME_STEP is better for
-    bandits, because no step is only a reset. Raises ProxyError if the ``proxy`` cannot be loaded.
+    :param num_envs: Number N of copies.
+    :param proxy: As for `SyntheticEnv`.
+    :param max_episode_steps: Shorter time limit. None: the time limit of the proxy.
+    :param autoreset_mode: With NEXT_STEP, the step after the last step of an episode starts the next episode and pays
+        0. With SAME_STEP, the last step returns the first observation of the next episode, and ``infos["final_obs"]``
+        has the final observation. SAME_STEP is better for bandits, because no step is only a reset.
+    :raises ProxyError: The proxy cannot be loaded.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}

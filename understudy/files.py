@@ -40,6 +40,9 @@ _MAX_BOUND = 1.7e38  # largest bound of an action, so that the distance of two b
 def pretrained() -> dict[str, Path]:
     """List the learned environments and rewards in this package.
 
+    >>> list(understudy.pretrained())[:3]
+    ['acrobot-bandit', 'acrobot-mdp', 'acrobot-target']
+
     :return: The files by name, such as ``cartpole-bandit``.
     """
     return {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
@@ -65,6 +68,10 @@ def fetch(name: object, default: str) -> Path | None:
 
 def load(name_or_path: str | Path) -> Proxy:
     """Load a learned environment or reward.
+
+    >>> proxy = understudy.load("cartpole-bandit")
+    >>> proxy.kind, proxy.game, proxy.action_space
+    ('bandit', 'cartpole', Discrete(2))
 
     :param name_or_path: A file, the run folder of a search, the name of a shipped environment or reward (`pretrained`),
         or a file on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes
@@ -99,6 +106,9 @@ def save(
     path: str | Path, tensors: Mapping[str, np.ndarray], *, game: str, spaces: Json, config: Json, description: Json
 ) -> None:
     """Write a learned environment or reward, with the content of a `Proxy`. After an error, the file is unchanged.
+
+    >>> texts = {"game": proxy.game, "spaces": proxy.spaces, "config": proxy.config}
+    >>> understudy.save("copy.safetensors", proxy.tensors, description={"author": "me"}, **texts)
 
     :param path: The file, which is replaced atomically if it exists.
     :param tensors: Parameters of the networks.

@@ -15,13 +15,16 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from understudy.files import fetch
 from understudy.proxy import ProxyError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 AGENT = "agent.safetensors"  # file of an agent on the Hugging Face Hub
 KEY, ONE_HOT = "understudy_policy", "one_hot/"
@@ -48,7 +51,13 @@ class PolicyError(ValueError):
 
 
 class Policy:
-    """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``.
+    """The greedy policy of a trained agent, from a file of `Run.export`.
+
+    >>> policy = understudy.Policy("agent.safetensors")
+    >>> policy([0.0, 0.0, 0.05, 0.5])
+    np.int64(1)
+    >>> policy([[0.0, 0.0, 0.05, 0.5], [0.0, 0.0, -0.05, -0.5]])
+    array([1, 0])
 
     :param path: A file on disk or on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``).
     :ivar str game: Name of the environment.
@@ -78,7 +87,7 @@ class Policy:
         self._command_table = tensors.get("command", np.zeros((len(COMMAND_ROWS), 0), np.float32))
         self.command = self._command_table[0]  # the row ``start``
 
-    def __call__(self, observation: Any, command: Any = None) -> Any:
+    def __call__(self, observation: "ArrayLike", command: "ArrayLike | None" = None) -> np.ndarray | np.int64:
         """Choose the greedy action for an observation, or for each of N observations.
 
         :param observation: ``[O]`` or ``[N, O]``. If observations are one-hot cells, indices of cells are allowed too,
@@ -91,7 +100,7 @@ class Policy:
         actions = self._act(rows, np.broadcast_to(self._commands(command), (len(rows), len(self.command))))
         return actions[0] if is_single else actions
 
-    def advance(self, command: Any, reward: Any) -> np.ndarray:
+    def advance(self, command: "ArrayLike | None", reward: Any) -> np.ndarray:
         """Compute the command, such as the return that is still to be collected, after a step.
 
         :param command: The command before the step, ``[C]`` or ``[N, C]``. None means the command at the start of an
@@ -104,11 +113,14 @@ class Policy:
         return (self._commands(command) - fall).clip(low, high)
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
-    ) -> tuple[Any, Any]:
+        self, observation: "ArrayLike", state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[np.ndarray | np.int64, None]:
         """Choose greedy actions in the form of ``predict`` of stable-baselines3.
 
-        :param observation: As for a call of the policy. All other arguments are ignored.
+        :param observation: As for a call of the policy.
+        :param state: Ignored.
+        :param episode_start: Ignored.
+        :param deterministic: Ignored; actions are greedy.
         :return: The actions, and None.
         :raises PolicyError: The agent has a command that changes in an episode.
         """

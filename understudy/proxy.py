@@ -22,7 +22,7 @@ class Proxy:
 
     :ivar Path path: The file.
     :ivar str game: Name of the real environment.
-    :ivar dict spaces: Description of this environment. ``obs_shape`` is [S]. ``actions`` has the number ``n`` of
+    :ivar dict spaces: Description of this environment. ``obs_shape`` is ``[S]``. ``actions`` has the number ``n`` of
         discrete actions, or the bounds ``low`` and ``high`` of continuous actions. ``max_episode_steps`` is the time
         limit and ``max_return`` the largest return, both None if there is none. A reward has ``info``, the names of the
         numbers that it reads from the info of a step.
@@ -55,7 +55,7 @@ class Proxy:
 
     @property
     def observation_space(self) -> Box:
-        """A Box from -`BOUND` to `BOUND`, because observations may leave the range of the real environment."""
+        """A Box of numbers up to `BOUND` (1e6) in size; observations may leave the range of the real environment."""
         return Box(-BOUND, BOUND, tuple(self.spaces["obs_shape"]), np.float32)
 
     @property

@@ -143,6 +143,12 @@ def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, re
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     """Replace the reward of an environment by a learned reward. ``info["native_reward"]`` has the environment's reward.
 
+    >>> env = understudy.RewardWrapper(gymnasium.make("CliffWalking-v1"), "cliff-additive-potential")
+    >>> obs, info = env.reset(seed=0)
+    >>> obs, reward, terminated, truncated, info = env.step(0)
+    >>> round(reward, 2), info["native_reward"]
+    (2.39, -1)
+
     :param env: The environment.
     :param proxy: A learned reward: a file, the run folder of a search, the name of a shipped reward, or a `Proxy`.
     :param discount: Discount of the agent, which a potential needs. None: the discount of the agents in the search.
@@ -181,6 +187,9 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 class RewardVectorWrapper(gym.vector.VectorWrapper):
     """`RewardWrapper` for a vector environment with any autoreset mode. A step that only resets an environment pays the
     environment's reward.
+
+    >>> envs = gymnasium.make_vec("CliffWalking-v1", num_envs=2)
+    >>> envs = understudy.RewardVectorWrapper(envs, "cliff-additive-potential")
 
     :param env: The vector environment.
     :param proxy: A learned reward, as for `RewardWrapper`.

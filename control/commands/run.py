@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 
 from control.cli.errors import one_line
 from control.cli.settings import Settings
@@ -33,6 +32,8 @@ from models.streams import Streams
 from understudy.policy import PARTS
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from control.lightning.agent import AgentModule
 
 # Maximum number of parallel environments in an evaluation, also of `--eval_agent`. The episodes depend on this number.
@@ -47,8 +48,8 @@ class Evaluation:
     :ivar ndarray lengths: Lengths ``[M, E]`` in steps.
     """
 
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
+    returns: np.ndarray
+    lengths: np.ndarray
 
     @property
     def mean(self) -> float:
@@ -62,12 +63,17 @@ class Evaluation:
 
 
 class Player:
-    """Plays an episode with the agent of a run's first seed. Observations and actions are as in the environment."""
+    """Plays an episode with the agent of a run's first seed, the result of `Run.policy`. Observations and actions are
+    as in the environment.
+
+    :param policy: The policies of all seeds.
+    :param obs_shape: Shape of an observation.
+    """
 
     def __init__(self, policy: Policy, obs_shape: tuple[int, ...]):
         self._policy, self._obs_shape = policy, obs_shape
 
-    def act(self, obs: ArrayLike) -> Any:
+    def act(self, obs: "ArrayLike") -> int | np.ndarray:
         """Choose the next action.
 
         :param obs: Observation ``[*O]``.
@@ -94,7 +100,7 @@ class Film:
     """A film on disk. Notebooks display it as a video player.
 
     :ivar Path path: The mp4 file.
-    :ivar returns: Return of each episode.
+    :ivar tuple returns: Return of each episode.
     """
 
     path: Path
@@ -108,7 +114,12 @@ class Film:
 
 class Run:
     """A training run: its metrics, and the agent of its best checkpoint (of its last checkpoint if there was no
-    evaluation).
+    evaluation). `trainer.train` and `trainer.load` return it.
+
+    >>> import trainer
+    >>> run = trainer.load("exp_dir/cartpole/debug/PPO/seed_25/version_0")
+    >>> run.evaluate(episodes=20).mean
+    500.0
 
     :param path: Folder of the run, or a checkpoint.
     :param finished: False if Ctrl-C ended the training.
@@ -130,7 +141,7 @@ class Run:
 
     @property
     def settings(self) -> Settings:
-        """The settings of the run."""
+        """The settings of the run. ``settings.value("lr")`` is the value of one."""
         return self._checkpoint.settings
 
     @property
@@ -140,8 +151,9 @@ class Run:
         return read_verdict(self.folder)
 
     @cached_property
-    def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """The columns of metrics.csv by name, with NaN for missing numbers. A row is an epoch of a seed."""
+    def metrics(self) -> dict[str, np.ndarray]:
+        """The columns of metrics.csv by name, such as ``metrics["eval/return_greedy"]``, with NaN for missing numbers.
+        A row is an epoch of a seed."""
         return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
@@ -188,6 +200,12 @@ class Run:
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
         """Prepare the first seed's agent for one episode.
 
+        >>> import gymnasium
+        >>> env, player = gymnasium.make("CartPole-v1"), run.policy()
+        >>> obs, info = env.reset(seed=0)
+        >>> obs, reward, terminated, truncated, info = env.step(player.act(obs))
+        >>> player.advance(reward)
+
         :param sample: Whether actions are sampled and not greedy.
         :param seed: Seed of the sampled actions.
         :return: The player. Call ``action = player.act(obs)``, and ``player.advance(reward)`` after each step.
@@ -198,6 +216,9 @@ class Run:
     def export(self, path: str | Path) -> Path:
         """Write the greedy policy of the first seed's agent to a new file.
 
+        >>> run.export("agent.safetensors").name
+        'agent.safetensors'
+
         :param path: The file. Its ending selects the format: .safetensors for `understudy.Policy`, .js or .onnx.
         :return: The file.
         :raises SettingError: The file exists, or the policy is not a single network.
@@ -205,12 +226,16 @@ class Run:
         with self._loop(episodes=1, seed=0) as loop:  # no episode is played
             return export_policy(loop.agents[0], self.settings, Path(path))
 
-    def predict(self, obs: ArrayLike) -> Any:
+    def predict(self, obs: "ArrayLike") -> int | np.ndarray:
         """Choose the greedy action of the first seed's agent at the start of an episode. An agent with a memory or a
         command begins anew with each call.
 
+        >>> run.predict([0.0, 0.0, 0.05, 0.5])
+        1
+
         :param obs: Observation ``[*O]``.
         :return: The action, an int or an array ``[A]``.
+        :raises SettingError: The observation has another shape.
         """
         return self.policy().act(obs)
 
