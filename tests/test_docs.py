@@ -316,7 +316,8 @@ def test_examples_of_the_api_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("pytorch_lightning.Trainer", silent)
     runner, names = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), {}
     page = (ROOT / "docs/api.md").read_text()
-    for thing in map(pkgutil.resolve_name, re.findall(r"^\.\. auto\w+:: (\S+)$", page, re.MULTILINE)):
+    for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page, re.MULTILINE):
+        thing = pkgutil.resolve_name(":".join(name.rsplit(".", 1)))  # with a dot, it imports the folder of a function
         for example in doctest.DocTestFinder(recurse=isinstance(thing, type)).find(thing):
             example.globs = names
             runner.run(example, clear_globs=False)
