@@ -290,7 +290,7 @@ def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, 
 
 def test_page_of_a_folder_of_learn_is_in_this_folder(logdir: Path) -> None:
     learned = logdir / "debug" / "learned" / "seed_25" / "version_0"
-    write_run(learned, "PPO", numbers(10.0), name="teacher")
+    teacher = write_run(learned, "PPO", numbers(10.0), name="teacher")
     other = write_run(logdir, "A2C", numbers(10.0))
     for name in (RESULTS, "teacher.ckpt"):
         (learned / name).touch()
@@ -306,6 +306,8 @@ def test_page_of_a_folder_of_learn_is_in_this_folder(logdir: Path) -> None:
     assert {path.parent for path in logdir.rglob("report*.html")} == {learned}
     assert "Beside these runs" not in Page(learned / "report.html").text
     assert 'href="page.html"' in (learned / "report.html").read_text()
+    assert trainer.main(["--report", str(teacher)]) == 0
+    assert (teacher / "report.html").is_file()
 
 
 def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> None:
@@ -424,3 +426,14 @@ def test_versions_are_noted_on_change(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     write_versions(tmp_path, 5)  # from an earlier checkpoint, with the first versions again
     assert [entry["from"] for entry in read_versions(tmp_path)] == ["1"]
+
+
+def test_finished_version_counts_rather_than_an_interrupted_newer_one(logdir: Path, tmp_path: Path) -> None:
+    flags = [*LINE, "--epochs", "40"]
+    for version, epochs in enumerate((40, 40, 9)):  # the last two are newer, and the last was interrupted
+        level = 100.0 * version
+        folder = write_run(logdir, "PPO", numbers(level), flags=flags, epochs=epochs, version=version)
+    assert "seed 25 40 40,000 163.5 (165.0)" in make_page(logdir, out=tmp_path / "page.html").text
+    assert "interrupted after 9 of 40 epochs" in make_page(folder, out=tmp_path / "page.html").text
+    with folder_lock(folder):  # still running
+        assert "seed 25 9 9,000" in make_page(logdir, out=tmp_path / "page.html").text

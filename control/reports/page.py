@@ -18,7 +18,7 @@ from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
 from control.reports.plot import Figure, draw, figure_of
-from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text, trials_in
+from control.reports.run_folders import IQM, ReportGroup, RunFolder, is_interrupted, setting_text, trials_in
 from control.reports.runs import find_groups, short_path
 from control.reports.stages import PAGE
 from control.reports.statistics import MIN_RUNS
@@ -40,9 +40,9 @@ _NAMED = ("implementation", "gamename", "exp_name", "seed", "num_seeds")  # sett
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     """Write the page of runs in ``run_dirs``, which are run folders or folders above them. ``out`` is a file (.html) or
-    a folder, by default the common folder of the runs, or the folder of `--learn` around it. Returns the exit code 0.
+    a folder, by default the common folder of the runs, or the folder of `--learn` between it and ``run_dirs``. Returns the exit code 0.
     Raises SettingError if there are no runs or the page cannot be written."""
-    run_groups = find_groups(run_dirs, "report")
+    run_groups = find_groups(run_dirs, "report", is_interrupted)
     figure = figure_of(run_groups)
     pairs = zip(run_groups, figure.summary.items(), strict=True)
     groups = [ReportGroup(group.names, group.runs, label, summary) for group, (label, summary) in pairs]
@@ -51,8 +51,9 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
     common = Path(os.path.commonpath(paths))
-    # Teachers are deep inside the folder of `--learn`, which is a better place.
-    target = output_file(out or learn_folder(common) or common, "report_out", "report", ("html",))
+    if not any(learn_folder(folder.resolve()) for folder in run_dirs):
+        common = learn_folder(common) or common  # teachers are deep inside this folder, which is a better place
+    target = output_file(out or common, "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, figure, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")

@@ -15,6 +15,7 @@ import numpy as np
 from control.cli.files import read_json
 from control.reports import curves, figures, scores
 from control.reports.figures import DEFAULT_STYLE, FigureStyle
+from control.reports.run_folders import is_interrupted
 from control.reports.runs import Group, find_groups, logged, names_and_version, read_runs, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
 from control.reports.statistics import Array
@@ -135,7 +136,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
         figure = read_numbers(earlier_json, "plot", "run folders, or a JSON file that it wrote")
         folder = earlier_json.parent
     else:
-        groups = find_groups(run_dirs)
+        groups = find_groups(run_dirs, is_interrupted=is_interrupted)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         figure, folder = figure_of(groups), Path(os.path.commonpath(made_from))
     stem = _file_stem(_environments(figure.arms), {arm.label for arm in figure.arms}, style)

@@ -345,6 +345,14 @@ class ReportGroup(Group):
         return range_text(steps) if steps else "-"
 
 
+def is_interrupted(runs: Sequence[Run]) -> bool:
+    """Return whether the ``runs`` of the seeds in a folder have not finished and no longer run. False if unknown."""
+    folder = RunFolder(runs[0].source.parent, "")
+    if folder.settings is None or is_locked(folder.path):
+        return False
+    return not _has_finished(folder, folder.settings, runs)
+
+
 def setting_text(value: Any) -> str:
     """Return the value of a setting as in a flag, such as ``64,64``."""
     return value if isinstance(value, str) else as_word(value, ",")
