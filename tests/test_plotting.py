@@ -270,3 +270,29 @@ def test_algorithms_with_three_seeds_are_compared(logdir: Path, figures: list[An
     assert titles(scores) == ["Score of each seed", "Seeds that score more", "Probability that UDRL is better"]
     plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
     assert "probability" not in capsys.readouterr().out and len(figures) == 3
+
+
+def test_steps_are_logarithmic_if_one_run_is_much_longer(logdir: Path, figures: list[Any]) -> None:
+    write_run(logdir, "PPO", steps=100)
+    write_run(logdir, "A2C", steps=500)
+    plot([logdir], logdir / "near.png")
+    write_run(logdir, "DDQN", steps=600)
+    plot([logdir], logdir / "far.png")
+    near, far = (axes_of.axes[:2] for axes_of in figures)
+    assert [axis.get_xscale() for axis in (*near, *far)] == ["linear"] * 2 + ["log"] * 2
+    assert far[0].get_xlabel() == "environment steps (log)" and far[0].get_xlim() == far[1].get_xlim()
+
+
+def test_search_has_the_line_of_its_solved_return(logdir: Path, figures: list[Any]) -> None:
+    """Gymnasium has no threshold for CliffWalking."""
+    flags = ["--gamename", "cliffwalking"]
+
+    def row(epoch: int, _: int) -> dict[str, float]:
+        return {"search/center_return": epoch - 60.0, "search/fitness_mean": epoch - 60.0}
+
+    fake_runs.write_run(logdir, "RN", row, flags=flags, game="cliffwalking")
+    plot([logdir], logdir / "plot.png")
+    lines = [line.get_label() for axis in figures[0].axes for line in axis.lines]
+    assert lines.count("solved (search)") == 1
+    plot([logdir / "plot.json"], logdir / "again.png")  # the JSON of the figure has the level too
+    assert len(figures[1].axes[1].lines) == len(figures[0].axes[1].lines)

@@ -15,7 +15,7 @@ import numpy as np
 from control.cli.files import read_json
 from control.reports import curves, figures, scores
 from control.reports.figures import DEFAULT_STYLE, FigureStyle
-from control.reports.run_folders import is_interrupted
+from control.reports.run_folders import RunFolder, is_interrupted
 from control.reports.runs import Group, find_groups, logged, names_and_version, read_runs, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
 from control.reports.statistics import Array
@@ -86,7 +86,13 @@ class Figure:
 
     @cached_property
     def levels(self) -> dict[str, list[curves.Level]]:
-        return {game: curves.solved_levels(arms[0].names[0]) for game, arms in self.arms_by_game.items()}
+        """Returns that solve an environment, by game: Gymnasium's, and others by which searches judge their agents."""
+        levels = {game: curves.solved_levels(arms[0].names[0]) for game, arms in self.arms_by_game.items()}
+        for arm, numbers in zip(self.arms, self.summary.values(), strict=True):
+            solved = numbers.get("solved")
+            if solved is not None and solved not in [level.value for level in levels[arm.game]]:
+                levels[arm.game].append(curves.Level(solved, "solved (search)"))
+        return levels
 
     @cached_property
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
@@ -190,6 +196,9 @@ def figure_of(groups: Sequence[Group]) -> Figure:
             rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
             curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
+        settings = RunFolder(group.runs[0].source.parent, "").settings
+        if settings is not None and settings.proxy is not None:
+            summary[label]["solved"] = settings.proxy.solved_reward
     return _figure(title, summary)
 
 
@@ -341,14 +350,19 @@ def _draw_panels(
                 panel_title += f" of {', '.join(arm.label for arm in panel.arms)}"
             figures.set_title(axis, panel_title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
+            if not curves.is_episode_return(panel.tag):
+                curves.scale_steps([axis])
         # Panels of returns in the same environment share limits. Their x axes differ if some count the steps of an
         # agent, and others, of searches, the steps of all agents.
         for game, game_levels in figure.levels.items():
             return_axes = []
             for axis, panel in zip(axes, panels, strict=True):
                 if panel.game == game and curves.is_episode_return(panel.tag):
-                    curves.draw_levels(axis, game_levels)
                     return_axes.append(axis)
-            curves.share_limits(return_axes)
             for label in {axis.get_xlabel() for axis in return_axes}:
-                curves.share_limits([axis for axis in return_axes if axis.get_xlabel() == label], "x")
+                same_axes = [axis for axis in return_axes if axis.get_xlabel() == label]
+                curves.scale_steps(same_axes)
+                curves.share_limits(same_axes, "x")
+            curves.share_limits(return_axes)
+            for axis in return_axes:
+                curves.draw_levels(axis, game_levels)
