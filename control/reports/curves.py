@@ -16,6 +16,7 @@ from models.settings import UserError
 
 STEPS_LABEL = "environment steps"
 SEARCH_STEPS_LABEL = "training steps of all agents"
+GENERATIONS_LABEL = "generations"
 RETURN_LABEL = "return (sum of rewards)"
 
 
@@ -29,6 +30,10 @@ def finish_panel(axis: Any, tag: str, log: bool) -> None:
     label = TAGS[tag].axis or (RETURN_LABEL if TAGS[tag].kind == "return" else "loss")
     axis.set(xlabel=SEARCH_STEPS_LABEL if is_search([tag]) else STEPS_LABEL, ylabel=label)
     scale(axis, log or label == "loss")
+    low, high = axis.get_ylim()
+    margin = (_MIN_RANGE * max(abs(low), abs(high)) - (high - low)) / 2
+    if margin > 0:  # a nearly constant curve would look rough
+        axis.set_ylim(low - margin, high + margin)
 
 
 def scale(axis: Any, log: bool = False) -> None:
@@ -81,6 +86,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (5, 2)),
     (0, (8, 2, 1, 2)),
 )  # line styles of the first, second, ... level
+_MIN_RANGE = 1e-3  # of a panel's limits, relative to its largest value
 _MAX_RATIO = 5  # of the lengths of curves over linear steps
 _MAX_DISTANCE = 2.0  # of a level from the panel, in sizes of the panel
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import cycle
+from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,8 @@ class Arm:
     """Curves and scores of a group of runs, one arm of a comparison, with the ``names`` of environment, experiment and
     implementation. ``curves`` maps a tag to steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps a tag of a
     return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in the legend.
-    ``game`` is the environment if the figure has several, otherwise empty."""
+    ``game`` is the environment if the figure has several, otherwise empty. Without ``has_steps``, curves are over
+    generations."""
 
     label: str
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class Arm:
     curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     scores: dict[str, Array] = field(default_factory=dict)
     game: str = ""
+    has_steps: bool = True
 
     @property
     def is_search(self) -> bool:
@@ -81,7 +83,7 @@ class Figure:
     @cached_property
     def colours(self) -> dict[str, str]:
         """Colours by label, in the order of the legend."""
-        labels = sorted({arm.label for arm in self.arms})
+        labels = dict.fromkeys(arm.label for arm in self.arms)
         return dict(zip(labels, cycle(figures.COLOURS), strict=False))
 
     @cached_property
@@ -192,7 +194,9 @@ def figure_of(groups: Sequence[Group]) -> Figure:
         curve_numbers = {}
         # Returns to show are first, in the order of `return_tags`. JSON gets five digits.
         for tag in dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]):
-            steps, values = curves.on_grid(group.runs, tag)
+            # Some searches train no agents until their end, so they count no steps.
+            x = "env_steps" if any(run.columns["env_steps"].any() for run in group.runs) else "epoch"
+            steps, values = curves.on_grid(group.runs, tag, x)
             rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
             curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
@@ -231,6 +235,7 @@ def _figure(title: str, summary: dict[str, Any]) -> Figure:
             results = [numbers[tag]["last"] for numbers in group["seeds"].values() if tag in numbers]
             if last := [result for result in results if result is not None]:
                 arm.scores[tag] = np.array(last, float)
+        arm.has_steps = any(numbers["env_steps"] for numbers in group["seeds"].values())
         arms.append(arm)
     return Figure(title, summary, arms)
 
@@ -238,16 +243,12 @@ def _figure(title: str, summary: dict[str, Any]) -> Figure:
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
     """Return a label for each group, made from the names in which they differ, and a text of the names that all share.
     For ``("cartpole", "debug", "PPO")`` and ``("cartpole", "debug", "A2C")``, they are ``["PPO", "A2C"]`` and
-    ``"cartpole, debug"``. If all groups have equal names, the last name is the label of each. If groups have different
-    numbers of names, labels consist of all names, and the text is empty."""
-    lengths = {len(group_names) for group_names in names}
-    if len(lengths) > 1:
-        return ["/".join(group_names) for group_names in names], ""
-    places = range(lengths.pop())
-    shared_places = [place for place in places if len({group_names[place] for group_names in names}) == 1]
-    distinct_places = [place for place in places if place not in shared_places]
-    labels = ["/".join(group_names[place] for place in distinct_places) or group_names[-1] for group_names in names]
-    return labels, ", ".join(names[0][place] for place in shared_places)
+    ``"cartpole, debug"``. A group whose names are all shared has the last one as its label."""
+    columns = list(zip_longest(*names, fillvalue=""))  # trials have two names more than runs
+    shared = [column[0] for column in columns if len(set(column)) == 1]
+    distinct = [column for column in columns if len(set(column)) > 1]
+    labels = ["/".join(filter(None, parts)) for parts in zip(*distinct, strict=True)] or [""] * len(names)
+    return [label or group_names[-1] for label, group_names in zip(labels, names, strict=True)], ", ".join(shared)
 
 
 def _environments(arms: Sequence[Arm]) -> list[str]:
@@ -319,11 +320,16 @@ def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
     panels: dict[tuple[str, ...], Panel] = {}  # by tag and, for losses, family
     for tag in shown_tags(logged_tags, common_tags):  # without noisier tags of the same quantity
         for arm in [arm for arm in arms if tag in arm.curves]:
-            key = [tag]
-            if kind == "loss":
-                key += [family(name).package for name in arm.names if name in implementations()][:1]
+            key = [tag] if arm.has_steps else [tag, curves.GENERATIONS_LABEL]
+            if kind == "loss" and (name := _implementation(arm)) in implementations():
+                key.append(family(name).package)
             panels.setdefault(tuple(key), Panel(game, tag, arms=[])).arms.append(arm)
     return list(panels.values())
+
+
+def _implementation(arm: Arm) -> str:
+    """Return the name of an arm's implementation, or else its label."""
+    return next((name for name in arm.names if name in implementations()), arm.label)
 
 
 def _draw_panels(
@@ -336,6 +342,12 @@ def _draw_panels(
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
     title = figure.heading(arms)
     note = curves.curves_note(max(len(values) for arm in arms for _, values in arm.curves.values()))
+    # A run that ends before its first update has no losses.
+    without_loss = [
+        arm.label for arm in figure.arms if not arm.is_search and arm.curves.keys().isdisjoint(tags("loss"))
+    ]
+    if without_loss and any(TAGS[panel.tag].kind == "loss" for panel in panels):
+        note += f"; no loss was logged: {', '.join(without_loss)}"
     cells, size = figures.rows(*row_lengths), (figures.WIDTH, row_height * len(row_lengths))
     with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
@@ -347,9 +359,11 @@ def _draw_panels(
                 curves.draw_curves(axis, steps, values, figure.colours[arm.label], arm.label, len(panel.arms) == 1)
             panel_title = f"{panel.game}: {TAGS[panel.tag].title}".removeprefix(": ")
             if sum((other.game, other.tag) == (panel.game, panel.tag) for other in panels) > 1:  # of several families
-                panel_title += f" of {', '.join(arm.label for arm in panel.arms)}"
+                panel_title += f" of {', '.join(dict.fromkeys(map(_implementation, panel.arms)))}"
             figures.set_title(axis, panel_title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
+            if not panel.arms[0].has_steps:
+                axis.set_xlabel(curves.GENERATIONS_LABEL)
             if not curves.is_episode_return(panel.tag):
                 curves.scale_steps([axis])
         # Panels of returns in the same environment share limits. Their x axes differ if some count the steps of an

@@ -203,7 +203,9 @@ def find_groups(
         note(f"the newest complete version of a run counts: {used}; for another, name its folder: {shlex.quote(other)}")
     for group in groups.values():
         group.runs.sort(key=lambda run: run.seed)
-    return [groups[names] for names in sorted(groups)]
+    # "trial 2" is before "trial 10".
+    padded = {names: [re.sub(r"\d+", lambda number: number[0].zfill(9), name) for name in names] for names in groups}
+    return [groups[names] for names in sorted(groups, key=padded.__getitem__)]
 
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
@@ -231,13 +233,16 @@ def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return the names and the version of the run with the metrics.csv ``path``, from the names of the folders around
     it. For ``cartpole/debug/PPO/seed_0/version_1/metrics.csv``, they are (environment, experiment, implementation)
     ``("cartpole", "debug", "PPO")`` and 1. The environment is from config.yaml if there is one. A trial of a search for
-    hyperparameters has a fourth name. The names of a copied run folder are only its name, and its version is 0."""
+    hyperparameters has two more names, such as ``("tune 0", "trial 1")``, the version of the search and the trial. The
+    names of a copied run folder are only its name, and its version is 0."""
     if path.name.endswith(SB3_FILES):
         return _sb3_names(path), 0
     folders = list(path.parts[1:-1])  # without the root and the file
     trial: tuple[str, ...] = ()
+    if len(folders) >= 7 and folders[-4] == "tune":  # one of a trial's searches: trial_1/seed_0
+        folders.pop()
     if len(folders) >= 6 and folders[-3] == "tune":  # cartpole/debug/PPO/tune/version_0/trial_1
-        trial = (folders.pop().replace("_", " "),)
+        trial = (folders[-2].replace("version_", "tune "), folders.pop().replace("_", " "))
     if len(folders) >= 5:
         game, experiment, implementation, seed, version = folders[-5:]
         if seed.startswith("tune" if trial else "seed_") and version.startswith("version_"):
