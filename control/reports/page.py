@@ -90,7 +90,7 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
         results=_results_table(ranked_groups, bool(tunings)) if len(groups) > 1 else None,
         held_out=_held_out_table(groups, run_names),
         notes=_notes(groups),
-        seed_tables=_seed_tables([group for group in groups if len(groups) == 1 or len(group.runs) > 1]),
+        seed_tables=_seed_tables(_with_seed_tables(groups)),
         figures=_page_figures(figure, title),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
@@ -183,9 +183,9 @@ def _conclusion(
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
     for verdict in ("solved", "not solved", ""):
-        others = [group for group in judged[_MAX_NAMED:] if group.verdict == verdict]
-        if others:
-            texts = [f"{group.label} {number_text(group.result['mean'])}" for group in others]
+        rest = [group for group in judged[_MAX_NAMED:] if group.verdict == verdict]
+        if rest:
+            texts = [f"{group.label} {number_text(group.result['mean'])}" for group in rest]
             sentences.append(f"{f'Also {verdict}' if verdict else 'Others'}: {', '.join(texts)}.")
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
         count = sum(group.verdict == "solved" for group in judged)
@@ -230,7 +230,7 @@ def _tuning_sentences(folder: Path) -> list[str]:
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     """Return sentences that explain the columns of the tables of results."""
-    shown_tags = [tag for group in groups for tag in group.summary["over_seeds"]]
+    shown_tags = [tag for group in _with_seed_tables(groups) for tag in group.summary["over_seeds"]]
     if len(groups) > 1:  # the table of results has the tag of each result
         shown_tags = [group.tag for group in groups if group.tag] + shown_tags
     notes = []
@@ -241,7 +241,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     if any(group.solved_at(group.runs) != "-" for group in groups):
         notes.append("Solved at step: of the first evaluation with a return that counts as solved.")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
-    notes.append(f"Numbers of seeds are means over the last tenth of the {period}, in brackets the best.")
+    best = "in brackets the best" if _with_seed_tables(groups) else "best ones have a column"
+    notes.append(f"Returns are means over the last tenth of the {period}, {best}.")
     if len(groups) == 1 and "second evaluation" in groups[0].checkpoint_sentence:
         notes.append("The agent in best.ckpt has the best mean of two evaluations; the table has the first of them.")
     if any(len(group.runs) > 1 or IQM in folder.held_out for group in groups for folder in group.folders):
@@ -288,6 +289,11 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         "real steps": group.real_steps if group.is_search else "-",  # of an agent, these are its training steps
         "time": group.duration,
     }
+
+
+def _with_seed_tables(groups: Sequence[ReportGroup]) -> list[ReportGroup]:
+    """Return the groups whose seeds have a table: the only one, and groups with several seeds."""
+    return [group for group in groups if len(groups) == 1 or len(group.runs) > 1]
 
 
 def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:

@@ -1,6 +1,7 @@
 """Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An `Arm`
 of the comparison has the curves and scores of a group of runs."""
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -12,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from control.cli.files import read_json
+from control.cli.files import read_json, read_mapping
 from control.reports import curves, figures, scores
 from control.reports.figures import DEFAULT_STYLE, FigureStyle
-from control.reports.run_folders import RunFolder, is_interrupted
+from control.reports.run_folders import is_interrupted
 from control.reports.runs import Group, find_groups, logged, names_and_version, read_runs, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
 from control.reports.statistics import Array
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, is_search, shown_tags, tags
 from models.registry import family, implementations
-from models.settings import SettingError
+from models.settings import SettingError, UserError
 
 _MAX_BYTES = 20_000_000  # of the JSON of a figure
 
@@ -198,11 +199,12 @@ def figure_of(groups: Sequence[Group]) -> Figure:
             x = "env_steps" if any(run.columns["env_steps"].any() for run in group.runs) else "epoch"
             steps, values = curves.on_grid(group.runs, tag, x)
             rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
-            curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
+            grid = steps.round().astype(int) if x == "env_steps" else steps.round(2)
+            curve_numbers[tag] = {"env_steps": grid.tolist(), "seeds": rounded}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
-        settings = RunFolder(group.runs[0].source.parent, "").settings
-        if settings is not None and settings.proxy is not None:
-            summary[label]["solved"] = settings.proxy.solved_reward
+        with contextlib.suppress(UserError, KeyError, ValueError, TypeError):  # no search, or no settings
+            config = read_mapping("plot", str(group.runs[0].source.with_name("config.yaml")), "name: value")
+            summary[label]["solved"] = float(config["solved_reward"])
     return _figure(title, summary)
 
 
