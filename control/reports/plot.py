@@ -305,7 +305,7 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers_path: Path | 
             numbers_path,
             tasks,
             colours=figure.colours,
-            game_levels=figure.levels,
+            game_levels=figure.levels if curves.is_episode_return(tag) else {},
             axis_label=label,
             title=title,
             note=scores.note(),
