@@ -12,7 +12,7 @@ import pytest
 import fake_runs
 from control.reports.curves import Level, curves_note, draw_curves, draw_levels, on_grid, smooth
 from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, rows
-from control.reports.plot import figure_of, learning_curve, plot
+from control.reports.plot import distinct_labels, figure_of, learning_curve, plot
 from control.reports.runs import find_groups, read_runs
 from control.storage.run_dir import RESULTS
 from fake_runs import Shown, is_png
@@ -84,8 +84,8 @@ def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
     def best(*folders: Path) -> list[float]:
         return [group.runs[0].best("rollout/return_mean") for group in find_groups(folders)]
 
-    assert best(logdir) == [225] and best(older) == [75] and best(newest, older) == [225, 75]
-    assert [group.names[-1] for group in find_groups([newest, older])] == ["version_10", "version_9"]
+    assert best(logdir) == [225] and best(older) == [75] and best(newest, older) == [75, 225]
+    assert [group.names[-1] for group in find_groups([newest, older])] == ["version_9", "version_10"]
     assert best(logdir, older) == [75], "a named version has priority over a newer one"
     (newest / "config.yaml").write_text("gamename: procmaze,grid_size=5\n")
     assert find_groups([newest])[0].names == ("procmaze,grid_size=5", "debug", "UDRL")
@@ -270,3 +270,56 @@ def test_algorithms_with_three_seeds_are_compared(logdir: Path, figures: list[An
     assert titles(scores) == ["Score of each seed", "Seeds that score more", "Probability that UDRL is better"]
     plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
     assert "probability" not in capsys.readouterr().out and len(figures) == 3
+
+
+def test_steps_are_logarithmic_if_one_run_is_much_longer(logdir: Path, figures: list[Any]) -> None:
+    write_run(logdir, "PPO", steps=100)
+    write_run(logdir, "A2C", steps=500)
+    plot([logdir], logdir / "near.png")
+    write_run(logdir, "DDQN", steps=600)
+    plot([logdir], logdir / "far.png")
+    near, far = (axes_of.axes[:2] for axes_of in figures)
+    assert [axis.get_xscale() for axis in (*near, *far)] == ["linear"] * 2 + ["log"] * 2
+    assert far[0].get_xlabel() == "environment steps (log)" and far[0].get_xlim() == far[1].get_xlim()
+
+
+def test_search_has_the_line_of_its_solved_return(logdir: Path, figures: list[Any]) -> None:
+    """Gymnasium has no threshold for CliffWalking."""
+    flags = ["--gamename", "cliffwalking"]
+
+    def row(epoch: int, _: int) -> dict[str, float]:
+        return {"search/center_return": epoch - 60.0, "search/fitness_mean": epoch - 60.0}
+
+    fake_runs.write_run(logdir, "RN", row, flags=flags, game="cliffwalking")
+    plot([logdir], logdir / "plot.png")
+    lines = [line.get_label() for axis in figures[0].axes for line in axis.lines]
+    assert lines.count("solved (search)") == 1
+    plot([logdir / "plot.json"], logdir / "again.png")  # the JSON of the figure has the level too
+    assert len(figures[1].axes[1].lines) == len(figures[0].axes[1].lines)
+
+
+def test_axes_of_nearly_constant_curves_have_plain_numbers(logdir: Path, figures: list[Any]) -> None:
+    fake_runs.write_run(logdir, "PPO", lambda epoch, _: {"train/entropy": 0.6931 + 1e-6 * epoch})
+    plot([logdir], logdir / "plot.png")
+    (axis,) = figures[0].axes
+    low, high = axis.get_ylim()
+    assert high - low > 6e-4 and axis.yaxis.get_major_formatter().get_offset() == ""
+
+
+def test_labels_are_the_names_that_differ() -> None:
+    run, trial = ("cartpole", "debug", "PPO"), ("cartpole", "debug", "PPO", "tune 0", "trial 1")
+    assert distinct_labels([run, trial]) == (["PPO", "tune 0/trial 1"], "cartpole, debug, PPO")
+    other = ("cartpole", "long", "PPO")
+    assert distinct_labels([run, trial, other]) == (["debug", "debug/tune 0/trial 1", "long"], "cartpole, PPO")
+    assert distinct_labels([run, ("copied",)]) == (["cartpole/debug/PPO", "copied"], "")
+    assert distinct_labels([run, run]) == (["PPO", "PPO"], "cartpole, debug, PPO")
+
+
+def test_search_without_steps_is_drawn_over_generations(logdir: Path, figures: list[Any]) -> None:
+    def row(epoch: int, _: int) -> dict[str, float]:
+        return {"search/center_return": epoch}
+
+    fake_runs.write_run(logdir, "SE", row, steps=0)
+    plot([logdir], logdir / "plot.png")
+    (axis,) = figures[0].axes
+    assert axis.get_xlabel() == "generations" and axis.lines[-1].get_xdata()[[0, -1]].tolist() == [1, 40]

@@ -16,6 +16,7 @@ import pytest
 import trainer
 from control.commands.train import _score_lines
 from control.films.encoding import mp4
+from control.reports.figures import figure_panels
 from control.reports.run_folders import ReportGroup
 from control.reports.runs import Run, find_groups, read_runs
 from control.reports.tables import Table, number_text, percent_text, summarise, with_margin
@@ -216,6 +217,53 @@ def test_page_of_a_search_of_hyperparameters_leads_with_the_best_trial(logdir: P
 
 
 @pytest.mark.draws
+def test_page_of_several_searches_of_hyperparameters_separates_them(logdir: Path, tmp_path: Path) -> None:
+    """A trial that searches for proxies has a folder for each of its seeds."""
+
+    def row(epoch: int, seed: int) -> dict[str, float]:
+        return {"search/center_return": epoch + seed, "search/fitness_mean": epoch}
+
+    header = "trial,status,epoch,env_steps,score,best_epoch,lr,checkpoint\n"
+    for version in (0, 1):
+        search = logdir / "cartpole" / "debug" / "SE" / "tune" / f"version_{version}"
+        for trial in range(1, 3):
+            (search / f"trial_{trial}").mkdir(parents=True)
+            for seed in (5, 6):
+                folder = write_run(logdir, "SE", row, seeds=(seed,), name=f"{version}_{trial}", epochs=4)
+                folder.rename(search / f"trial_{trial}" / f"seed_{seed}")
+        rows = f"2,finished,4,40,{70 + version},4,1e-05,\n1,stopped early,4,40,60,4,0.02,\n"
+        (search / "results.csv").write_text(header + rows)
+    text = make_page(search, out=tmp_path / "one.html").text
+    assert "Search of hyperparameters: SE on cartpole 2 trials " in text
+    assert "Best of 2 trials: trial 2, score 71.0. Its settings: lr 1e-05 ." in text
+    results = text.partition(" run score mean ")[2]  # a mean over seeds of their last generation
+    assert results.index("trial 2 71.0 9.5 finished ") < results.index("trial 1 60.0 9.5 stopped early ")
+    assert "seed 6 4 4,000 4.0 (4.0) 10.0 (10.0)" in text.partition("Returns of the seeds of trial 2")[2]
+    page = make_page(search.parent, out=tmp_path / "two.html")
+    check_page(page)
+    assert "Searches of hyperparameters: SE on cartpole 4 trials " in page.text
+    for version in (0, 1):
+        assert f"tune {version}: Best of 2 trials: trial 2, score {70 + version}.0." in page.text
+        assert f" tune {version}/trial 1 60.0 9.5 " in page.text
+
+
+@pytest.mark.draws
+def test_page_of_trials_names_trials_without_losses(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their training ends before the first update."""
+    notes = []
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        notes.append(kwargs["note"])
+        return figure_panels(*args, **kwargs)
+
+    monkeypatch.setattr("control.reports.figures.figure_panels", note)
+    write_run(logdir, "PPO", numbers(10.0))
+    write_run(logdir, "A2C", lambda epoch, _: {"rollout/return_mean": epoch})
+    make_page(logdir, out=logdir / "page.html")
+    assert notes[0].endswith("; no loss was logged: A2C")
+
+
+@pytest.mark.draws
 @pytest.mark.parametrize(("last_return", "state"), [(10, "interrupted after 40 of 100 epochs"), (300, "")])
 def test_a_run_short_of_its_target_is_interrupted(last_return: float, state: str, logdir: Path, tmp_path: Path) -> None:
     flags = ["--gamename", "lunarlander", "--target_return", "250", "--epochs", "100"]
@@ -290,7 +338,7 @@ def test_page_names_interrupted_runs(flags: list[str], text: str, logdir: Path, 
 
 def test_page_of_a_folder_of_learn_is_in_this_folder(logdir: Path) -> None:
     learned = logdir / "debug" / "learned" / "seed_25" / "version_0"
-    write_run(learned, "PPO", numbers(10.0), name="teacher")
+    teacher = write_run(learned, "PPO", numbers(10.0), name="teacher")
     other = write_run(logdir, "A2C", numbers(10.0))
     for name in (RESULTS, "teacher.ckpt"):
         (learned / name).touch()
@@ -306,6 +354,8 @@ def test_page_of_a_folder_of_learn_is_in_this_folder(logdir: Path) -> None:
     assert {path.parent for path in logdir.rglob("report*.html")} == {learned}
     assert "Beside these runs" not in Page(learned / "report.html").text
     assert 'href="page.html"' in (learned / "report.html").read_text()
+    assert trainer.main(["--report", str(teacher)]) == 0
+    assert (teacher / "report.html").is_file()
 
 
 def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> None:
@@ -316,6 +366,28 @@ def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> Non
         "Solved by 1 of 5 groups. Solved (200 or more): UDRL returns 236.0 at the end of training; first solved at step"
     )
     assert f" {lead} 1,000. Not" in text and " SAC returns " in text and " PPO returns " not in text
+    assert " Also not solved: PPO 36.0. " in text
+
+
+def test_page_begins_with_solved_environments(logdir: Path, tmp_path: Path) -> None:
+    write_run(logdir, "PPO", numbers(100.0), game="cartpole")  # returns up to 163, solved from 475
+    write_run(logdir, "PPO", numbers(-160.0), game="acrobot")  # solved from -100
+    page = make_page(logdir, out=tmp_path / "page.html")
+    assert page.text.index("Solved (-100 or more): acrobot returns ") < page.text.index("Not solved (475 or more)")
+
+
+def test_settings_have_defaults_or_an_explanation_of_empty_cells(logdir: Path, tmp_path: Path) -> None:
+    """Runs with a number of steps store no ``epochs``, and TD3 alone has ``twin_critics``."""
+    for name, flags in (("a", ["--epochs", "4"]), ("b", ["--total_steps", "9000"])):
+        write_run(logdir, "PPO", numbers(10.0), flags=[*LINE, *flags], name=name)
+    settings = make_page(logdir, out=tmp_path / "page.html").text.partition(" Settings ")[2]
+    assert " epochs 4 null 2000 " in settings and " total_steps null 9000 null " in settings
+    assert "-: not a setting" not in settings
+    for game in ("cartpole", "pendulum"):
+        write_run(logdir, "SE", numbers(10.0), flags=["--gamename", game], game=game)
+    text = make_page(logdir / "cartpole", logdir / "pendulum", out=tmp_path / "page.html").text
+    assert " setting cartpole pendulum default meaning " in text and " twin_critics - true " in text
+    assert "Not the default, or different between the runs; -: not a setting of this run" in text
 
 
 def test_page_of_equal_results_begins_with_the_finished_run(logdir: Path, tmp_path: Path) -> None:
@@ -424,3 +496,14 @@ def test_versions_are_noted_on_change(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     write_versions(tmp_path, 5)  # from an earlier checkpoint, with the first versions again
     assert [entry["from"] for entry in read_versions(tmp_path)] == ["1"]
+
+
+def test_finished_version_counts_rather_than_an_interrupted_newer_one(logdir: Path, tmp_path: Path) -> None:
+    flags = [*LINE, "--epochs", "40"]
+    for version, epochs in enumerate((40, 40, 9)):  # the last two are newer, and the last was interrupted
+        level = 100.0 * version
+        folder = write_run(logdir, "PPO", numbers(level), flags=flags, epochs=epochs, version=version)
+    assert "seed 25 40 40,000 163.5 (165.0)" in make_page(logdir, out=tmp_path / "page.html").text
+    assert "interrupted after 9 of 40 epochs" in make_page(folder, out=tmp_path / "page.html").text
+    with folder_lock(folder):  # still running
+        assert "seed 25 9 9,000" in make_page(logdir, out=tmp_path / "page.html").text

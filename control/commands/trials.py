@@ -232,8 +232,7 @@ class Search:
             if checkpoint:
                 lines.append(("checkpoint", checkpoint))
                 commands.append(command(self.settings, "--eval_agent", checkpoint.parents[1]))
-            if self.settings.proxy is None:  # the page is about trials that train agents
-                commands.append(command(self.settings, "--report", self.folder))
+            commands.append(command(self.settings, "--report", self.folder))
         is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             commands.insert(0, command(self.settings, "--use_tune", "--resume", self.folder))

@@ -16,6 +16,7 @@ from models.settings import UserError
 
 STEPS_LABEL = "environment steps"
 SEARCH_STEPS_LABEL = "training steps of all agents"
+GENERATIONS_LABEL = "generations"
 RETURN_LABEL = "return (sum of rewards)"
 
 
@@ -29,6 +30,10 @@ def finish_panel(axis: Any, tag: str, log: bool) -> None:
     label = TAGS[tag].axis or (RETURN_LABEL if TAGS[tag].kind == "return" else "loss")
     axis.set(xlabel=SEARCH_STEPS_LABEL if is_search([tag]) else STEPS_LABEL, ylabel=label)
     scale(axis, log or label == "loss")
+    low, high = axis.get_ylim()
+    margin = (_MIN_RANGE * max(abs(low), abs(high)) - (high - low)) / 2
+    if margin > 0:  # a nearly constant curve would look rough
+        axis.set_ylim(low - margin, high + margin)
 
 
 def scale(axis: Any, log: bool = False) -> None:
@@ -50,6 +55,25 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
         getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
 
 
+def scale_steps(axes: Sequence[Any]) -> None:
+    """Make the x axes of panels logarithmic if the longest of their curves is more than five times as long as the
+    shortest, which would otherwise be hard to see."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    steps = [line.get_xdata() for axis in axes for line in axis.lines if len(line.get_xdata())]
+    ends = [curve[-1] for curve in steps]
+    if not ends or min(ends) <= 0 or max(ends) <= _MAX_RATIO * min(ends):
+        return
+    num_decades = np.log10(max(ends) / max(1, min(curve[0] for curve in steps)))
+    for axis in axes:
+        formatter = axis.xaxis.get_major_formatter()
+        axis.set_xscale("log")
+        axis.set_xlabel(f"{axis.get_xlabel()} (log)")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if num_decades < 2 else (1,)))
+        axis.xaxis.set_major_formatter(formatter)
+        axis.xaxis.set_minor_formatter(NullFormatter())
+
+
 class Level(NamedTuple):
     """A reference return, drawn as a line, with its ``name`` in the legend."""
 
@@ -62,6 +86,8 @@ _DASHES: tuple[Any, ...] = (
     (0, (5, 2)),
     (0, (8, 2, 1, 2)),
 )  # line styles of the first, second, ... level
+_MIN_RANGE = 1e-3  # of a panel's limits, relative to its largest value
+_MAX_RATIO = 5  # of the lengths of curves over linear steps
 _MAX_DISTANCE = 2.0  # of a level from the panel, in sizes of the panel
 
 
@@ -92,7 +118,8 @@ def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "
         getattr(axis, f"set_{axis_name}lim")(min(low, value - margin), max(high, value + margin))
         if axis_name == "y":
             transform = axis.get_yaxis_transform()  # x as a fraction of the panel, y as a value
-            axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
+            text = f"{value:g}".replace("-", "\N{MINUS SIGN}")  # as on the axis
+            axis.text(1.01, value, text, transform=transform, color=GREY, fontsize=6, va="center")
 
 
 GRID_POINTS = 200

@@ -300,6 +300,7 @@ def _parameters(theme: str) -> Any:
         "axes.titlelocation": "left", "axes.titlepad": 5, "axes.linewidth": 0.7, "lines.linewidth": 1.4,
         "xtick.major.width": 0.7, "ytick.major.width": 0.7, "xtick.major.size": 3, "ytick.major.size": 3,
         "axes.spines.top": False, "axes.spines.right": False,
+        "axes.formatter.useoffset": False,  # no tick such as 1e-5 beside an offset
         "axes.grid": True, "axes.axisbelow": True, "grid.color": RULES[theme], "grid.linewidth": 0.6,
         "legend.frameon": False, "legend.handlelength": 1.8, "legend.columnspacing": 1.6,
         "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "understudy",

@@ -60,8 +60,10 @@ def _templates() -> Environment:
 
 
 def _mark_code(text: str) -> Markup:
-    """Return the HTML of a text. Words between backquotes are code, and text after the first line is faint."""
-    first, line_break, rest = re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text))).partition("\n")
+    """Return the HTML of a text. Words between backquotes are code, and text after the first line is faint. Flags and
+    numbers such as ``1e-05`` are not divided at their hyphens."""
+    html = re.sub(r"--\w+|\d[\d.]*e-\d+", r'<span class="whole">\g<0></span>', str(escape(text)))
+    first, line_break, rest = re.sub(r"`([^`]+)`", r"<code>\1</code>", html).partition("\n")
     return Markup(f'{first}<br><span class="faint">{rest}</span>' if line_break else first)
 
 

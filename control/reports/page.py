@@ -17,8 +17,8 @@ from control.cli.words import Flag
 from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
-from control.reports.plot import Figure, draw, figure_of
-from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text, trials_in
+from control.reports.plot import Figure, distinct_labels, draw, figure_of
+from control.reports.run_folders import IQM, ReportGroup, RunFolder, is_interrupted, setting_text, trials_in
 from control.reports.runs import find_groups, short_path
 from control.reports.stages import PAGE
 from control.reports.statistics import MIN_RUNS
@@ -28,7 +28,7 @@ from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
-_MAX_NAMED = 4  # groups that the conclusion names one by one
+_MAX_NAMED = 4  # groups about which the conclusion has sentences
 _MIN_COUNTED = 3  # groups of which the conclusion first says how many solve their environment
 _PICTURES = {  # with titles of their own: their descriptions
     "behaviour": "States and rewards in training, beside the real environment",
@@ -40,9 +40,9 @@ _NAMED = ("implementation", "gamename", "exp_name", "seed", "num_seeds")  # sett
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     """Write the page of runs in ``run_dirs``, which are run folders or folders above them. ``out`` is a file (.html) or
-    a folder, by default the common folder of the runs, or the folder of `--learn` around it. Returns the exit code 0.
-    Raises SettingError if there are no runs or the page cannot be written."""
-    run_groups = find_groups(run_dirs, "report")
+    a folder, by default the common folder of the runs, or the folder of `--learn` between it and ``run_dirs``. Returns
+    the exit code 0. Raises SettingError if there are no runs or the page cannot be written."""
+    run_groups = find_groups(run_dirs, "report", is_interrupted)
     figure = figure_of(run_groups)
     pairs = zip(run_groups, figure.summary.items(), strict=True)
     groups = [ReportGroup(group.names, group.runs, label, summary) for group, (label, summary) in pairs]
@@ -51,8 +51,9 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
     common = Path(os.path.commonpath(paths))
-    # Teachers are deep inside the folder of `--learn`, which is a better place.
-    target = output_file(out or learn_folder(common) or common, "report_out", "report", ("html",))
+    if not any(learn_folder(folder.resolve()) for folder in run_dirs):
+        common = learn_folder(common) or common  # teachers are deep inside this folder, which is a better place
+    target = output_file(out or common, "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, figure, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
@@ -71,12 +72,9 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
     commands = {group.label: _commands(group) for group in groups}
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
-    tuning_folder = _tuning_folder(groups)
-    title = _title(groups, "Search of hyperparameters: " if tuning_folder else "")
-    ranked_groups = list(groups)
-    if tuning_folder:  # the best trial is first
-        numbers = [row["trial"] for row in trials_in(tuning_folder)]
-        ranked_groups.sort(key=lambda group: numbers.index(group.folders[0].trial["trial"]))
+    tunings = _tunings(groups)
+    title = _title(groups, f"{'Searches' if len(tunings) > 1 else 'Search'} of hyperparameters: " if tunings else "")
+    ranked_groups = [group for trials in tunings.values() for group in trials] or groups
     # Pages of `--learn`: those whose teachers the runs trained, and others in the same folders.
     teacher_pages = dict.fromkeys(folder.learn_page for folder in run_names)
     learn_pages = [page for page in teacher_pages if page and page.is_file()]
@@ -85,15 +83,14 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
     return render_page(
         "page.html.j2",
         title,
-        f"{len(groups)} trials" if tuning_folder else _description(groups),
-        conclusion=_conclusion(groups, tuning_folder),
+        f"{len(groups)} trials" if tunings else _description(groups),
+        conclusion=_conclusion(groups, tunings),
         learn_pages=_links(learn_pages, target),
         other_pages=_links(other_pages, target),
-        results=_results_table(ranked_groups) if len(groups) > 1 else None,
+        results=_results_table(ranked_groups, bool(tunings)) if len(groups) > 1 else None,
         held_out=_held_out_table(groups, run_names),
         notes=_notes(groups),
-        seed_tables=_seed_tables(groups),
-        with_seeds=len(groups) > 1 and any(len(group.runs) > 1 for group in groups),
+        seed_tables=_seed_tables(_with_seed_tables(groups)),
         figures=_page_figures(figure, title),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
@@ -134,15 +131,22 @@ def _title(groups: Sequence[ReportGroup], prefix: str) -> str:
     return f"{prefix}{', '.join(implementations)} on {', '.join(games)}"
 
 
-def _tuning_folder(groups: Sequence[ReportGroup]) -> Path | None:
-    """Return the folder of a search of hyperparameters if these groups are all its trials, else None."""
-    folders = [folder for group in groups for folder in group.folders]
-    parents = {folder.path.parent for folder in folders}
-    if len(folders) < 2 or len(parents) > 1 or not all(folder.trial for folder in folders):
-        return None
-    (parent,) = parents
-    num_runs = sum((parent / f"trial_{row['trial']}" / "metrics.csv").exists() for row in trials_in(parent))
-    return parent if num_runs == len(folders) else None
+def _tunings(groups: Sequence[ReportGroup]) -> dict[Path, list[ReportGroup]]:
+    """Return the groups by the folder of `--use_tune`, best first, if they are all trials of such searches of
+    hyperparameters. Otherwise empty."""
+    groups_by_folder: dict[Path, dict[str, ReportGroup]] = {}  # by the number of the trial
+    for group in groups:
+        folder = group.folders[0]
+        groups_by_folder.setdefault(folder.tuning_folder, {})[folder.trial.get("trial", "")] = group
+    tunings = {}
+    for path, groups_by_trial in groups_by_folder.items():
+        numbers = [
+            row["trial"] for row in trials_in(path) if any((path / f"trial_{row['trial']}").rglob("metrics.csv"))
+        ]
+        if len(groups) < 2 or set(numbers) != groups_by_trial.keys():
+            return {}
+        tunings[path] = [groups_by_trial[number] for number in numbers]
+    return tunings
 
 
 def _description(groups: Sequence[ReportGroup]) -> str:
@@ -159,20 +163,30 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     return f"{seeds}, {steps},{time} experiment {experiment}"
 
 
-def _conclusion(groups: Sequence[ReportGroup], tuning_folder: Path | None) -> tuple[list[str], bool | None]:
+def _conclusion(
+    groups: Sequence[ReportGroup], tunings: Mapping[Path, Sequence[ReportGroup]]
+) -> tuple[list[str], bool | None]:
     """Return the conclusion as sentences, and whether it is good (True), bad (False) or neither (None). The sentences
     have the results of the best groups, verdicts of searches, and runs that have not finished."""
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
-    # Of groups with equal results, finished groups are first.
-    judged.sort(key=lambda group: (group.result["mean"], not group.unfinished), reverse=True)
-    if tuning_folder:
-        return _tuning_sentences(tuning_folder), None
+    # Returns of several environments cannot be compared. Of groups with equal results, finished groups are first.
+    judged.sort(key=lambda group: (group.verdict == "solved", group.result["mean"], not group.unfinished), reverse=True)
+    if tunings:
+        names, _ = distinct_labels([trials[0].names[:-1] for trials in tunings.values()])
+        labels = [f"{name}: " if len(tunings) > 1 else "" for name in names]
+        sentences = []
+        for label, (first, *others) in zip(labels, map(_tuning_sentences, tunings), strict=True):
+            sentences += [label + first, *others]
+        return sentences, None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]
-    if len(judged) > _MAX_NAMED:
-        sentences.append(f"And {len(judged) - _MAX_NAMED} more, in the table of results.")
+    for verdict in ("solved", "not solved", ""):
+        rest = [group for group in judged[_MAX_NAMED:] if group.verdict == verdict]
+        if rest:
+            texts = [f"{group.label} {number_text(group.result['mean'])}" for group in rest]
+            sentences.append(f"{f'Also {verdict}' if verdict else 'Others'}: {', '.join(texts)}.")
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
         count = sum(group.verdict == "solved" for group in judged)
         sentences.insert(0, f"Solved by {count} of {len(judged)} groups.")
@@ -210,13 +224,13 @@ def _tuning_sentences(folder: Path) -> list[str]:
     sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {number_text(score)}."]
     sentences.append(f"Its settings: {values}.")
     if (folder / "best.yaml").exists():
-        sentences.append(f"To train with them: python trainer.py --config {short_path(folder / 'best.yaml')}")
+        sentences.append(f"To train with them: `python trainer.py --config {short_path(folder / 'best.yaml')}`")
     return sentences
 
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     """Return sentences that explain the columns of the tables of results."""
-    shown_tags = [tag for group in groups for tag in group.summary["over_seeds"]]
+    shown_tags = [tag for group in _with_seed_tables(groups) for tag in group.summary["over_seeds"]]
     if len(groups) > 1:  # the table of results has the tag of each result
         shown_tags = [group.tag for group in groups if group.tag] + shown_tags
     notes = []
@@ -227,7 +241,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     if any(group.solved_at(group.runs) != "-" for group in groups):
         notes.append("Solved at step: of the first evaluation with a return that counts as solved.")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
-    notes.append(f"Numbers of seeds are means over the last tenth of the {period}, in brackets the best.")
+    best = "in brackets the best" if _with_seed_tables(groups) else "best ones have a column"
+    notes.append(f"Returns are means over the last tenth of the {period}, {best}.")
     if len(groups) == 1 and "second evaluation" in groups[0].checkpoint_sentence:
         notes.append("The agent in best.ckpt has the best mean of two evaluations; the table has the first of them.")
     if any(len(group.runs) > 1 or IQM in folder.held_out for group in groups for folder in group.folders):
@@ -235,9 +250,13 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     return notes
 
 
-def _results_table(groups: Sequence[ReportGroup]) -> Table:
-    """Return the table of results, a row for each group. The caption has texts that are the same in all rows."""
+def _results_table(groups: Sequence[ReportGroup], with_scores: bool) -> Table:
+    """Return the table of results, a row for each group, ``with_scores`` of trials. The caption has texts that are the
+    same in all rows."""
     rows = [_results_row(group) for group in groups]
+    if with_scores:
+        scores = [number_text(float(group.folders[0].trial["score"] or "nan")).replace("nan", "-") for group in groups]
+        rows = [{"run": row["run"], "score": score} | row for row, score in zip(rows, scores, strict=True)]
     caption = "Returns at the end of training"
     if any(group.tag == tags.HELD_OUT_RETURN for group in groups):
         caption += "; of a search, of new agents that trained on its winner"
@@ -272,6 +291,11 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
     }
 
 
+def _with_seed_tables(groups: Sequence[ReportGroup]) -> list[ReportGroup]:
+    """Return the groups whose seeds have a table: the only one, and groups with several seeds."""
+    return [group for group in groups if len(groups) == 1 or len(group.runs) > 1]
+
+
 def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
     """Return the table of the returns of the seeds (`tables.seed_table`) of each group, with an additional column."""
     seed_tables = []
@@ -280,7 +304,7 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
         rows = [dict(zip(headings, texts, strict=True)) for texts in text_rows]
         for row, run in zip(rows, group.runs, strict=False):  # the last rows are statistics of all seeds
             row["solved at step"] = group.solved_at([run])
-        caption = "Returns of the seeds" if len(groups) == 1 else f"Returns of the seeds of {group.label}"
+        caption = f"Returns of the seeds of {group.label}"
         seed_tables.append(Table.of_rows(rows, caption))
     return seed_tables
 
@@ -331,11 +355,11 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
             run = folder.settings.run
             for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
                 flags_by_name.setdefault(name, []).append(flag)
-    labels = [group.label for group in groups] if len(groups) > 1 else ["value"]
+    labels = distinct_labels([group.names for group in groups])[0] if len(groups) > 1 else ["value"]
     rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
     for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
         # Different values in the folders of one group are separated by ``|``.
-        texts_by_group = [[folder.setting_texts.get(name, "-") for folder in group.folders] for group in groups]
+        texts_by_group = [[folder.setting(name) for folder in group.folders] for group in groups]
         values = [" | ".join(dict.fromkeys(group_texts)) for group_texts in texts_by_group]
         flags = flags_by_name.get(name, [])  # empty if the default is unknown
         defaults = dict.fromkeys(setting_text(flag.default) for flag in flags)
@@ -345,8 +369,14 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
         is_changed = len(set(values)) > 1 or not is_default
         if name not in _NAMED and is_changed and all(flag.meta["outcome"] for flag in flags):
             changed_rows.append(rows[-1])
-    changed = Table([rows[0], *changed_rows], "Not the default, or different between the runs")
-    return changed if changed_rows else None, Table(rows, "All")
+    changed = _captioned("Not the default, or different between the runs", [rows[0], *changed_rows])
+    return changed if changed_rows else None, _captioned("All", rows)
+
+
+def _captioned(caption: str, rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table of settings. Its caption explains empty cells of groups, which precede default and meaning."""
+    has_empty_cells = any("-" in cells[1:-2] for cells in rows)
+    return Table(rows, f"{caption}; -: not a setting of this run" if has_empty_cells else caption)
 
 
 def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:

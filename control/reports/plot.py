@@ -1,27 +1,29 @@
 """Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An `Arm`
 of the comparison has the curves and scores of a group of runs."""
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import cycle
+from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from control.cli.files import read_json
+from control.cli.files import read_json, read_mapping
 from control.reports import curves, figures, scores
 from control.reports.figures import DEFAULT_STYLE, FigureStyle
+from control.reports.run_folders import is_interrupted
 from control.reports.runs import Group, find_groups, logged, names_and_version, read_runs, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
 from control.reports.statistics import Array
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, is_search, shown_tags, tags
 from models.registry import family, implementations
-from models.settings import SettingError
+from models.settings import SettingError, UserError
 
 _MAX_BYTES = 20_000_000  # of the JSON of a figure
 
@@ -31,7 +33,8 @@ class Arm:
     """Curves and scores of a group of runs, one arm of a comparison, with the ``names`` of environment, experiment and
     implementation. ``curves`` maps a tag to steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps a tag of a
     return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in the legend.
-    ``game`` is the environment if the figure has several, otherwise empty."""
+    ``game`` is the environment if the figure has several, otherwise empty. Without ``has_steps``, curves are over
+    generations."""
 
     label: str
     names: tuple[str, ...]
@@ -39,6 +42,7 @@ class Arm:
     curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     scores: dict[str, Array] = field(default_factory=dict)
     game: str = ""
+    has_steps: bool = True
 
     @property
     def is_search(self) -> bool:
@@ -80,12 +84,18 @@ class Figure:
     @cached_property
     def colours(self) -> dict[str, str]:
         """Colours by label, in the order of the legend."""
-        labels = sorted({arm.label for arm in self.arms})
+        labels = dict.fromkeys(arm.label for arm in self.arms)
         return dict(zip(labels, cycle(figures.COLOURS), strict=False))
 
     @cached_property
     def levels(self) -> dict[str, list[curves.Level]]:
-        return {game: curves.solved_levels(arms[0].names[0]) for game, arms in self.arms_by_game.items()}
+        """Returns that solve an environment, by game: Gymnasium's, and others by which searches judge their agents."""
+        levels = {game: curves.solved_levels(arms[0].names[0]) for game, arms in self.arms_by_game.items()}
+        for arm, numbers in zip(self.arms, self.summary.values(), strict=True):
+            solved = numbers.get("solved")
+            if solved is not None and solved not in [level.value for level in levels[arm.game]]:
+                levels[arm.game].append(curves.Level(solved, "solved (search)"))
+        return levels
 
     @cached_property
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
@@ -135,7 +145,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
         figure = read_numbers(earlier_json, "plot", "run folders, or a JSON file that it wrote")
         folder = earlier_json.parent
     else:
-        groups = find_groups(run_dirs)
+        groups = find_groups(run_dirs, is_interrupted=is_interrupted)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         figure, folder = figure_of(groups), Path(os.path.commonpath(made_from))
     stem = _file_stem(_environments(figure.arms), {arm.label for arm in figure.arms}, style)
@@ -185,10 +195,16 @@ def figure_of(groups: Sequence[Group]) -> Figure:
         curve_numbers = {}
         # Returns to show are first, in the order of `return_tags`. JSON gets five digits.
         for tag in dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]):
-            steps, values = curves.on_grid(group.runs, tag)
+            # Some searches train no agents until their end, so they count no steps.
+            x = "env_steps" if any(run.columns["env_steps"].any() for run in group.runs) else "epoch"
+            steps, values = curves.on_grid(group.runs, tag, x)
             rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
-            curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
+            grid = steps.round().astype(int) if x == "env_steps" else steps.round(2)
+            curve_numbers[tag] = {"env_steps": grid.tolist(), "seeds": rounded}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
+        with contextlib.suppress(UserError, KeyError, ValueError, TypeError):  # no search, or no settings
+            config = read_mapping("plot", str(group.runs[0].source.with_name("config.yaml")), "name: value")
+            summary[label]["solved"] = float(config["solved_reward"])
     return _figure(title, summary)
 
 
@@ -221,6 +237,7 @@ def _figure(title: str, summary: dict[str, Any]) -> Figure:
             results = [numbers[tag]["last"] for numbers in group["seeds"].values() if tag in numbers]
             if last := [result for result in results if result is not None]:
                 arm.scores[tag] = np.array(last, float)
+        arm.has_steps = any(numbers["env_steps"] for numbers in group["seeds"].values())
         arms.append(arm)
     return Figure(title, summary, arms)
 
@@ -228,16 +245,12 @@ def _figure(title: str, summary: dict[str, Any]) -> Figure:
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
     """Return a label for each group, made from the names in which they differ, and a text of the names that all share.
     For ``("cartpole", "debug", "PPO")`` and ``("cartpole", "debug", "A2C")``, they are ``["PPO", "A2C"]`` and
-    ``"cartpole, debug"``. If all groups have equal names, the last name is the label of each. If groups have different
-    numbers of names, labels consist of all names, and the text is empty."""
-    lengths = {len(group_names) for group_names in names}
-    if len(lengths) > 1:
-        return ["/".join(group_names) for group_names in names], ""
-    places = range(lengths.pop())
-    shared_places = [place for place in places if len({group_names[place] for group_names in names}) == 1]
-    distinct_places = [place for place in places if place not in shared_places]
-    labels = ["/".join(group_names[place] for place in distinct_places) or group_names[-1] for group_names in names]
-    return labels, ", ".join(names[0][place] for place in shared_places)
+    ``"cartpole, debug"``. A group whose names are all shared has the last one as its label."""
+    columns = list(zip_longest(*names, fillvalue=""))  # trials have two names more than runs
+    shared = [column[0] for column in columns if len(set(column)) == 1]
+    distinct = [column for column in columns if len(set(column)) > 1]
+    labels = ["/".join(filter(None, parts)) for parts in zip(*distinct, strict=True)] or [""] * len(names)
+    return [label or group_names[-1] for label, group_names in zip(labels, names, strict=True)], ", ".join(shared)
 
 
 def _environments(arms: Sequence[Arm]) -> list[str]:
@@ -292,7 +305,7 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers_path: Path | 
             numbers_path,
             tasks,
             colours=figure.colours,
-            game_levels=figure.levels,
+            game_levels=figure.levels if curves.is_episode_return(tag) else {},
             axis_label=label,
             title=title,
             note=scores.note(),
@@ -309,11 +322,16 @@ def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
     panels: dict[tuple[str, ...], Panel] = {}  # by tag and, for losses, family
     for tag in shown_tags(logged_tags, common_tags):  # without noisier tags of the same quantity
         for arm in [arm for arm in arms if tag in arm.curves]:
-            key = [tag]
-            if kind == "loss":
-                key += [family(name).package for name in arm.names if name in implementations()][:1]
+            key = [tag] if arm.has_steps else [tag, curves.GENERATIONS_LABEL]
+            if kind == "loss" and (name := _implementation(arm)) in implementations():
+                key.append(family(name).package)
             panels.setdefault(tuple(key), Panel(game, tag, arms=[])).arms.append(arm)
     return list(panels.values())
+
+
+def _implementation(arm: Arm) -> str:
+    """Return the name of an arm's implementation, or else its label."""
+    return next((name for name in arm.names if name in implementations()), arm.label)
 
 
 def _draw_panels(
@@ -326,6 +344,12 @@ def _draw_panels(
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
     title = figure.heading(arms)
     note = curves.curves_note(max(len(values) for arm in arms for _, values in arm.curves.values()))
+    # A run that ends before its first update has no losses.
+    without_loss = [
+        arm.label for arm in figure.arms if not arm.is_search and arm.curves.keys().isdisjoint(tags("loss"))
+    ]
+    if without_loss and any(TAGS[panel.tag].kind == "loss" for panel in panels):
+        note += f"; no loss was logged: {', '.join(without_loss)}"
     cells, size = figures.rows(*row_lengths), (figures.WIDTH, row_height * len(row_lengths))
     with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
@@ -337,17 +361,24 @@ def _draw_panels(
                 curves.draw_curves(axis, steps, values, figure.colours[arm.label], arm.label, len(panel.arms) == 1)
             panel_title = f"{panel.game}: {TAGS[panel.tag].title}".removeprefix(": ")
             if sum((other.game, other.tag) == (panel.game, panel.tag) for other in panels) > 1:  # of several families
-                panel_title += f" of {', '.join(arm.label for arm in panel.arms)}"
+                panel_title += f" of {', '.join(dict.fromkeys(map(_implementation, panel.arms)))}"
             figures.set_title(axis, panel_title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
             curves.finish_panel(axis, panel.tag, style.log)
+            if not panel.arms[0].has_steps:
+                axis.set_xlabel(curves.GENERATIONS_LABEL)
+            if not curves.is_episode_return(panel.tag):
+                curves.scale_steps([axis])
         # Panels of returns in the same environment share limits. Their x axes differ if some count the steps of an
         # agent, and others, of searches, the steps of all agents.
         for game, game_levels in figure.levels.items():
             return_axes = []
             for axis, panel in zip(axes, panels, strict=True):
                 if panel.game == game and curves.is_episode_return(panel.tag):
-                    curves.draw_levels(axis, game_levels)
                     return_axes.append(axis)
-            curves.share_limits(return_axes)
             for label in {axis.get_xlabel() for axis in return_axes}:
-                curves.share_limits([axis for axis in return_axes if axis.get_xlabel() == label], "x")
+                same_axes = [axis for axis in return_axes if axis.get_xlabel() == label]
+                curves.scale_steps(same_axes)
+                curves.share_limits(same_axes, "x")
+            curves.share_limits(return_axes)
+            for axis in return_axes:
+                curves.draw_levels(axis, game_levels)

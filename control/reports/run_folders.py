@@ -104,6 +104,13 @@ class RunFolder:
             values |= {f"command.{part}": value for part, value in command.items()}
         return {name: setting_text(value) for name, value in values.items()}
 
+    def setting(self, name: str) -> str:
+        """Return a setting as text. Without an effect, it has its default; ``-`` if the run has no such setting."""
+        if name not in self.setting_texts and self.settings is not None:
+            with contextlib.suppress(AttributeError):
+                return setting_text(self.settings.value(name))
+        return self.setting_texts.get(name, "-")
+
     @property
     def films(self) -> list[tuple[Path, str]]:
         """Films and their captions: the trained agent, evaluations, and the last film during training. A caption has
@@ -150,11 +157,15 @@ class RunFolder:
     @cached_property
     def trial(self) -> dict[str, str]:
         """Row of this run in the table of trials (`trials_in`), if it is a trial of `--use_tune`. Otherwise empty."""
-        if self.path.name.startswith("trial_"):
-            for row in trials_in(self.path.parent):
-                if row["trial"] == self.path.name.removeprefix("trial_"):
-                    return row
+        for row in trials_in(self.tuning_folder):
+            if self.tuning_folder / f"trial_{row['trial']}" in (self.path, self.path.parent):
+                return row
         return {}
+
+    @property
+    def tuning_folder(self) -> Path:
+        """Folder of `--use_tune` if this run is a trial, or one of the searches for proxies that are a trial."""
+        return self.path.parents[1 if self.path.parent.name.startswith("trial_") else 0]
 
     @property
     def learn_page(self) -> Path | None:
@@ -343,6 +354,14 @@ class ReportGroup(Group):
         tag = "search/real_steps"
         steps = [int(run.columns[tag].max()) for run in self.runs if tag in run.columns]
         return range_text(steps) if steps else "-"
+
+
+def is_interrupted(runs: Sequence[Run]) -> bool:
+    """Return whether the ``runs`` of the seeds in a folder have not finished and no longer run. False if unknown."""
+    folder = RunFolder(runs[0].source.parent, "")
+    if folder.settings is None or is_locked(folder.path):
+        return False
+    return not _has_finished(folder, folder.settings, runs)
 
 
 def setting_text(value: Any) -> str:

@@ -10,7 +10,8 @@ import math
 import re
 import shlex
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,11 +142,14 @@ def _sb3_names(path: Path) -> tuple[str, ...]:
     return (game, *names) if game else names
 
 
-def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
+def find_groups(
+    run_dirs: Sequence[Path], setting: str = "plot", is_interrupted: Callable[[Sequence[Run]], bool] = lambda _: False
+) -> list[Group]:
     """Find all runs in ``run_dirs``, grouped by environment, experiment and implementation.
 
     ``run_dirs`` are run folders or folders above them. Of several versions of a run, in folders ``version_K``, the one
-    that is itself in ``run_dirs`` is used, otherwise the newest, and a note names the others. If ``run_dirs`` has
+    that is itself in ``run_dirs`` is used, otherwise the newest, and a note names the others. ``is_interrupted`` says
+    whether the runs in a folder were interrupted; such a version is used only if there is no other. If ``run_dirs`` has
     several versions of one run, each version has a separate group. A warning names each run below ``run_dirs`` whose
     metrics.csv is damaged. Raises SettingError about the ``setting`` ("plot" or "report") for a missing folder, a
     folder without metrics.csv, and a run folder with a damaged one.
@@ -155,33 +159,40 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     # Versions of a run have the same parent folder. If there are fewer parents, several versions of a run are named.
     separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
     names_of_files: dict[Path, tuple[str, ...]] = {}
-    priorities: dict[Path, tuple[float, ...]] = {}
-    for path in _metrics_files(run_dirs, setting):
-        names, version = names_and_version(path)
-        names_of_files[path] = (*names, path.parent.name) if separate_versions else names
-        # Named folders are preferred, then higher versions, then newer files.
-        priorities[path] = (path.parent in named_folders, version, path.stat().st_mtime)
-    groups: dict[tuple[str, ...], Group] = {}
+    version_numbers: dict[Path, int] = {}
+    runs_of_files: dict[Path, list[Run]] = {}
     errors: list[SettingError] = []  # about damaged files
-    used_files: dict[tuple[tuple[str, ...], int], Path] = {}  # file of a run, by its names and its seed
-    versions: tuple[Path, Path] | None = None  # folders of a run: of the version in use, and of another one
-    for path in sorted(priorities, key=priorities.__getitem__, reverse=True):
-        names = names_of_files[path]
+    for path in _metrics_files(run_dirs, setting):
+        names, version_numbers[path] = names_and_version(path)
+        names_of_files[path] = (*names, path.parent.name) if separate_versions else names
         try:
-            runs = read_runs(path)
+            runs_of_files[path] = read_runs(path)
         except SettingError as error:
             if path.parent in run_folders:
                 raise
             errors.append(error)
-            continue
-        for run in runs:
+    if not any(runs_of_files.values()) and errors:
+        raise errors[0]
+    num_versions = Counter((names_of_files[path], run.seed) for path, runs in runs_of_files.items() for run in runs)
+
+    def priority(path: Path) -> tuple[float, ...]:
+        """Prefer named folders, then runs that were not interrupted, then higher versions, then newer files."""
+        runs = runs_of_files[path]
+        is_single = all(num_versions[names_of_files[path], run.seed] == 1 for run in runs)
+        is_complete = is_single or not is_interrupted(runs)
+        return (path.parent in named_folders, is_complete, version_numbers[path], path.stat().st_mtime)
+
+    groups: dict[tuple[str, ...], Group] = {}
+    used_files: dict[tuple[tuple[str, ...], int], Path] = {}  # file of a run, by its names and its seed
+    versions: tuple[Path, Path] | None = None  # folders of a run: of the version in use, and of another one
+    for path in sorted(runs_of_files, key=priority, reverse=True):
+        names = names_of_files[path]
+        for run in runs_of_files[path]:
             used_file = used_files.setdefault((names, run.seed), path)
             if used_file == path:  # the first file of this run, which has the highest priority
                 groups.setdefault(names, Group(names, runs=[])).runs.append(run)
             elif used_file.parent not in named_folders and versions is None:  # no note if the user named a version
                 versions = (used_file.parent, path.parent)  # a note about one run suffices
-    if not groups and errors:
-        raise errors[0]
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
@@ -189,10 +200,12 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
         warning(f"left out: {damaged}")
     if versions is not None:
         used, other = map(short_path, versions)
-        note(f"the newest version of a run counts: {used}; for another, name its folder: {shlex.quote(other)}")
+        note(f"the newest complete version of a run counts: {used}; for another, name its folder: {shlex.quote(other)}")
     for group in groups.values():
         group.runs.sort(key=lambda run: run.seed)
-    return [groups[names] for names in sorted(groups)]
+    # "trial 2" is before "trial 10".
+    padded = {names: [re.sub(r"\d+", lambda number: number[0].zfill(9), name) for name in names] for names in groups}
+    return [groups[names] for names in sorted(groups, key=padded.__getitem__)]
 
 
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
@@ -220,13 +233,16 @@ def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return the names and the version of the run with the metrics.csv ``path``, from the names of the folders around
     it. For ``cartpole/debug/PPO/seed_0/version_1/metrics.csv``, they are (environment, experiment, implementation)
     ``("cartpole", "debug", "PPO")`` and 1. The environment is from config.yaml if there is one. A trial of a search for
-    hyperparameters has a fourth name. The names of a copied run folder are only its name, and its version is 0."""
+    hyperparameters has two more names, such as ``("tune 0", "trial 1")``, the version of the search and the trial. The
+    names of a copied run folder are only its name, and its version is 0."""
     if path.name.endswith(SB3_FILES):
         return _sb3_names(path), 0
     folders = list(path.parts[1:-1])  # without the root and the file
     trial: tuple[str, ...] = ()
+    if len(folders) >= 7 and folders[-4] == "tune":  # one of a trial's searches: trial_1/seed_0
+        folders.pop()
     if len(folders) >= 6 and folders[-3] == "tune":  # cartpole/debug/PPO/tune/version_0/trial_1
-        trial = (folders.pop().replace("_", " "),)
+        trial = (folders[-2].replace("version_", "tune "), folders.pop().replace("_", " "))
     if len(folders) >= 5:
         game, experiment, implementation, seed, version = folders[-5:]
         if seed.startswith("tune" if trial else "seed_") and version.startswith("version_"):
