@@ -119,8 +119,8 @@ _PRESETS: dict[str, dict[str, object]] = {
     "pendulum": {"num_envs": 4, "rollout_steps": 1024, "discount": 0.9, "lr": 1e-3},
     # With rewards and observations of one scale, and entropy, more seeds reach the goal by chance and learn from it.
     "mountaincar": {
-        "num_envs": 16, "rollout_steps": 64, "batch_size": 256, "gae_lambda": 0.98, "lr": 1e-3, "anneal_lr": True,
-        "ent_coef": 0.01, "normalize_obs": True, "normalize_reward": True,
+        "num_envs": 16, "rollout_steps": 64, "batch_size": 256, "gae_lambda": 0.98, "lr": 1e-3,
+        "ent_coef": 0.02, "normalize_obs": True, "normalize_reward": True,
     },
 }  # fmt: skip
 
