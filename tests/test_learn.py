@@ -24,6 +24,7 @@ from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.learn import agents as learn_agents
 from control.learn import command as learn_command
+from control.learn import probe as learn_probe
 from control.learn import proxies as learn_proxies
 from control.learn import stages as learn_stages
 from control.learn import task as learn_task
@@ -33,7 +34,7 @@ from control.reports.learned import _draw_race
 from control.reports.stages import conclusion, is_clearly_sooner
 from control.reports.tables import Score
 from control.reports.tags import GREEDY, TRAINING
-from control.reports.verdict import Baselines
+from control.reports.verdict import Baselines, _play
 from control.storage.run_dir import find_proxy
 from envs.make import make_environment, proxy_factory
 from helpers import load_events
@@ -57,6 +58,22 @@ class Corridor(gym.Env):
     def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
         self.cell = max(0, self.cell + (1 if action == 1 else -1))
         return self.cell, float(self.cell == 5), self.cell == 5, False, {}
+
+
+class Shift(Corridor):
+    """Never reaches the end, but may be ``truncated`` or ``terminated`` after 40 steps."""
+
+    def __init__(self, ends: str) -> None:
+        super().__init__()
+        self.ends, self.age = ends, 0
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        self.age += 1
+        return 2, 0.0, self.ends == "terminated" and self.age >= 40, self.ends == "truncated" and self.age >= 40, {}
+
+    def reset(self, **options: Any) -> tuple[int, dict]:
+        self.age = 0
+        return super().reset(**options)
 
 
 class Metres(Corridor):
@@ -346,11 +363,32 @@ def test_a_bandit_that_fails_its_exam_is_rejected(tmp_path: Path, capsys: pytest
 @pytest.mark.usefixtures("one_learner")
 def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
-    monkeypatch.setattr(learn_task, "_TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_probe, "TIME_LIMIT", 30)
     status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
     results = json.loads((folder / learn_command.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
     assert files.load(folder / learn_command.BANDIT).config.test_limit == 30
+
+
+@pytest.mark.parametrize(("ends", "limit"), [("truncated", 40), ("terminated", 40), ("", 30)])
+def test_the_time_limit_may_be_the_environment_s(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str, limit: int
+) -> None:
+    """The id has no time limit, but the environment may end episodes after 40 steps."""
+    monkeypatch.setattr(learn_probe, "TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_probe, "LONG", 50)
+    game = f"Shift{ends}-v0"
+    gym.register(game, lambda: Shift(ends))
+    task = SimpleNamespace(game=game, seed=0, spaces=make_environment(game, 1, 1).spaces)
+    assert learn_probe._time_limit(task) == limit
+    assert ("ends its episodes after 40" if ends else "no time limit") in capsys.readouterr().out
+
+
+def test_a_policy_with_long_episodes_leaves_others_their_steps() -> None:
+    always = {name: lambda obs, action=i: torch.full((len(obs),), action) for i, name in enumerate(("left", "right"))}
+    with contextlib.closing(make_environment("Endless-v0", 1, 2, time_limit=100)) as real:
+        returns, steps = _play(always, real, 0, 32, 400, None)
+    assert (len(returns["left"]), len(returns["right"]), steps) == (2, 32, 2 * 100 + 32 * 3)
 
 
 def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
@@ -606,7 +644,8 @@ def test_the_race_is_against_the_better_settings_with_the_tasks_reward(
 @pytest.mark.parametrize(("median", "late", "text"), [
     (None, -1.0, "from agent number 4 on if agents take 50 steps."),
     (64, 0.5, "from agent number 4 on if agents take 50 steps."),
-    (10, 0.5, "from agent number 4 on if agents take 50 steps, from number 16 on if they take 10 as in the race."),
+    (10, 0.5, "from agent number 4 on if agents take 50 steps, from number 16 on if they take 10, the median "
+     "of the race until a first test near the teacher."),
 ])  # fmt: skip
 def test_the_conclusion_counts_the_agents_of_the_race(median: int | None, late: float, text: str) -> None:
     score = {"mean": 1.0, "error": 0.0, "iqm": 1.0, "bounds": (1.0, 1.0), "count": 8}

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from control.cli.colour import warning
-from control.learn.task import Task
-from control.loops.rollout import rollout
+from control.cli.colour import note, warning
+from control.learn.task import TIME_LIMIT, Task
+from control.loops.rollout import LONG, rollout
 from control.reports.verdict import Baselines
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
@@ -18,6 +18,7 @@ from models.contract import RandomPolicy
 from models.streams import Streams, derive_seed
 
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
+_EPISODES = 2  # episodes that show whether the environment has a time limit that its id lacks
 
 
 def _check_environment(task: Task) -> None:
@@ -41,6 +42,28 @@ def _check_environment(task: Task) -> None:
         warning(f"an observation has the number {outside[0]:.4g}, outside of the bounds of {task.game}")
 
 
+def _time_limit(task: Task) -> int | None:
+    """Return the time limit of a task whose id has none: the number of steps after which the environment itself
+    truncates or always terminates the episodes of random play, or else `TIME_LIMIT`. None if the id has a limit."""
+    if task.spaces.max_episode_steps:
+        return None
+    with contextlib.closing(make_environment(task.game, 1, _EPISODES, time_limit=LONG)) as real:
+        streams = Streams([derive_seed(task.seed, "time limit")])
+        episodes = rollout(RandomPolicy(real.spaces, _EPISODES, streams), real, streams.episode_seeds(_EPISODES))
+    lengths, truncated = episodes.lengths[0], episodes.truncated.any(0)[0]  # [_EPISODES] each
+    longest = int(lengths.max())
+    if longest < LONG and truncated.any():
+        limit = int(lengths[truncated].max())
+    elif TIME_LIMIT < longest < LONG and (lengths == longest).all():
+        limit = longest
+    else:
+        name = f"{task.game},max_episode_steps=N"
+        note(f"{task.game} has no time limit, so its episodes end after {TIME_LIMIT:,} steps; {name} has another limit")
+        return TIME_LIMIT
+    note(f"{task.game} ends its episodes after {limit:,} steps, which is taken as their time limit")
+    return limit
+
+
 def measure_baselines(task: Task) -> dict[str, Any]:
     """Run the stage `probe` of `--learn`: measure the returns of random play and of the best constant action, and the
     speed of the environment. Returns:
@@ -48,17 +71,19 @@ def measure_baselines(task: Task) -> dict[str, Any]:
     - ``random``, ``constant``: statistics of the returns of random play and of the best constant action;
     - ``action``: the name of this action;
     - ``real_steps``: the number of environment steps of all episodes;
-    - ``steps_per_second``: the speed of the environment.
+    - ``steps_per_second``: the speed of the environment;
+    - ``time_limit``: the time limit of a task whose id has none (`_time_limit`).
     """
     _check_environment(task)
+    limit = _time_limit(task)
     Baselines.measure.cache_clear()  # type: ignore[attr-defined]  # cached results would hide the speed
     started, cpu_started = time.perf_counter(), time.process_time()
     with task.progress() as watch:
-        baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
+        baselines = Baselines.measure(task.game, task.seed, limit, watch=watch)
     seconds = time.perf_counter() - started
     if os.getloadavg()[0] > (os.cpu_count() or 1):  # other programs take a part of the time
         seconds = time.process_time() - cpu_started
     rate = baselines.real_steps / seconds
     result = dataclasses.asdict(baselines)
     del result["teacher"]  # not measured yet
-    return {**result, "steps_per_second": rate}
+    return {**result, "steps_per_second": rate, "time_limit": limit}

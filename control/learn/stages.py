@@ -57,13 +57,14 @@ def time_left(task: Task, names: Iterable[str]) -> str:
     # Seconds for the agents of one implementation: on the bandit, and on the task itself.
     bandit_seconds = exam_steps * num_agents * (bandit_step + _INPUT_ON_BANDIT * inputs)
     task_seconds = exam_steps * min(REAL_AGENTS, num_agents) * (step + _TASK_UPDATE + _INPUT_ON_TASK * inputs)
-    teacher_seconds = JUDGING_EPISODES * step
+    judging_seconds = JUDGING_EPISODES * (task.spaces.max_episode_steps or task.time_limit or 0) * step
+    teacher_seconds = judging_seconds
     if task.options.teacher is None:
         training_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
         teacher_seconds += len(teacher_trainings(task)) * training_seconds
     seconds_of_stages = {
         "teacher": teacher_seconds,
-        "bandit": _FIT_SECONDS + _FIT_STEPS * step,
+        "bandit": _FIT_SECONDS + _FIT_STEPS * step + judging_seconds,
         "exam": len(task.learners) * bandit_seconds + len(learners_on_task(task)) * task_seconds,
         "reward": _FIT_SECONDS + _FIT_STEPS * step,
         "race": task.most_race_agents * task.race_steps * (step + _RACE_UPDATE),

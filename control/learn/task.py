@@ -28,7 +28,7 @@ from models.contract import Policy
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
-_TIME_LIMIT = 1000  # maximum steps of an episode if the task has no limit, because a policy may never end the episode
+TIME_LIMIT = 1000  # maximum steps of an episode if the task has no limit, because a policy may never end the episode
 # A teacher and a clone are judged in rounds of `JUDGING_EPISODES` episodes. The rounds end if the standard error of the
 # mean return is at most `_JUDGING_ERROR` times its difference from random play, or after `_MOST_JUDGING_EPISODES`.
 JUDGING_EPISODES, _JUDGING_ERROR, _MOST_JUDGING_EPISODES = 64, 0.01, 512
@@ -57,7 +57,13 @@ class Task:
         self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
         self.options: LearnConfig = self.settings.subcommand
         self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy to clone
-        self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
+
+    @property
+    def time_limit(self) -> int | None:
+        """The time limit in place of the limit of the task's id. None if the id has one. Requires the stage `probe`."""
+        if self.spaces.max_episode_steps:
+            return None
+        return int(self.results["probe"].get("time_limit", TIME_LIMIT))  # results of earlier versions lack it
 
     def progress(self, work: str = "") -> contextlib.AbstractContextManager[Watch | None]:
         """Context manager that shows the progress of the current stage or, unless it is "", of its part ``work``. It

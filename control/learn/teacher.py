@@ -46,8 +46,9 @@ _EVALUATIONS, _EVALUATION_EPISODES = 50, 20
 
 def find_teacher(task: Task) -> dict[str, Any]:
     """Run the stage `teacher` of `--learn`: train a teacher (an agent that the bandit clones), unless the user has
-    chosen a policy, and measure its returns in new episodes. If the returns are noisy, random play is judged again in
-    as many episodes, because the few episodes of the stage `probe` may miss rare successes. Returns:
+    chosen a policy, and measure its returns in new episodes. If the returns are noisy or no better than random play,
+    random play is judged again in as many episodes, because the few episodes of the stage `probe` may miss rare
+    successes. Returns:
 
     - the results of `_train_teacher`, if the teacher was trained;
     - ``policy``: the teacher's implementation, or the policy of the user;
@@ -60,7 +61,7 @@ def find_teacher(task: Task) -> dict[str, Any]:
     score = task.judge(FunctionPolicy(act), "judging the teacher")
     policy_name = training.get("implementation", task.teacher)  # a policy of the user is a file or a function
     result = {**training, "policy": policy_name, "score": dataclasses.asdict(score)}
-    if score.count > JUDGING_EPISODES:
+    if score.count > JUDGING_EPISODES or not score.exceeds(random_play(task.results)):
         random_policy = RandomPolicy(task.spaces, JUDGING_ENVS, Streams([derive_seed(task.seed, "random actions")]))
         random_score = task.judge(random_policy, "judging random play", score.count)
         result["random"] = dataclasses.asdict(random_score)

@@ -105,7 +105,8 @@ def _exam_sentences(results: Mapping[str, Any]) -> list[str]:
         race_steps = results["race"]["arms"]["task"]["median"] if "race" in results else None
         if race_steps is not None and race_steps < exam["steps"]:
             pays_from = int(cost // race_steps) + 1
-            sentence += f", from number {pays_from} on if they take {race_steps:,.0f} as in the race"
+            sentence += f", from number {pays_from} on if they take {race_steps:,.0f}, the median of the race until a"
+            sentence += " first test near the teacher"
     return [*sentences, f"{sentence}.", "The bandit contains the teacher's policy, so agents are hardly better."]
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,35 +110,33 @@ def _best_constant(constants: Mapping[str, Act], real: Environment, seed: int, w
     if len(constants) > MOST_CONSTANTS:
         start = 0.5
         returns, first_steps = _play(constants, real, seed, 1, MOST_STEPS // 4, watch_part(watch, 0.0, start))
-        names = sorted(constants, key=lambda name: sum(returns[name]), reverse=True)
+        names = sorted(constants, key=lambda name: statistics.fmean(returns[name]), reverse=True)
         constants = {name: constants[name] for name in names[:MOST_CONSTANTS]}
     max_steps, rest = MOST_STEPS // 2 - first_steps, watch_part(watch, start, 1 - start)
     returns, steps = _play(constants, real, seed, CHOICE_EPISODES, max_steps, rest)
-    return max(returns, key=lambda name: sum(returns[name])), first_steps + steps
+    return max(returns, key=lambda name: statistics.fmean(returns[name])), first_steps + steps
 
 
 def _play(
     policies: Mapping[str, Act], real: Environment, seed: int, count: int, max_steps: int, watch: Watch | None
 ) -> tuple[dict[str, list[float]], int]:
-    """Play rounds of episodes: in a round, each of the ``policies`` plays an episode in each environment of ``real``.
-    The rounds end after ``count`` episodes of each policy, or after ``max_steps`` steps of all policies together.
-    Return name of the policy -> returns of its episodes, and the number of steps. ``seed`` and ``count`` determine the
-    episodes, which are the same for all policies. ``watch`` is called with the finished fraction."""
-    streams = Streams([derive_seed(seed, f"{count} episodes of baselines")])
+    """Let the ``policies`` play, one after another, rounds of an episode in each environment of ``real``. A policy ends
+    after ``count`` episodes, or after an equal share of ``max_steps`` steps: episodes of random play may be far shorter
+    than those of a constant action. Return name of the policy -> returns of its episodes, and the number of steps of
+    all. ``seed`` and ``count`` determine the episodes, which are the same for all policies. ``watch`` is called with
+    the finished fraction."""
     returns: dict[str, list[float]] = {name: [] for name in policies}
-    num_episodes = 0  # number of episodes of each policy
-    steps = 0
-    while num_episodes == 0 or (num_episodes < count and steps < max_steps):
-        seeds = streams.episode_seeds(real.envs)
-        for number, (name, act) in enumerate(policies.items(), start=1):
-            episodes = play_episodes(FunctionPolicy(act), real, seeds)
+    total_steps, share = 0, max_steps / len(policies)
+    for number, (name, act) in enumerate(policies.items()):
+        streams, steps = Streams([derive_seed(seed, f"{count} episodes of baselines")]), 0
+        while not steps or (len(returns[name]) < count and steps < share):
+            episodes = play_episodes(FunctionPolicy(act), real, streams.episode_seeds(real.envs))
             steps += int(episodes.lengths.sum())
             returns[name] += episodes.returns[0].tolist()
             if watch is not None:
-                mean_episodes = num_episodes + real.envs * number / len(policies)  # mean over policies
-                watch(min(1.0, max(mean_episodes / count, steps / max_steps)))
-        num_episodes += real.envs
-    return returns, steps
+                watch((number + min(1.0, max(len(returns[name]) / count, steps / share))) / len(policies))
+        total_steps += steps
+    return returns, total_steps
 
 
 @dataclass(frozen=True, kw_only=True)
