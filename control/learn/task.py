@@ -176,10 +176,13 @@ class Task:
         if episodes is not None:
             most_episodes = episodes
         returns: list[Tensor] = []  # [JUDGING_ENVS] each
-        with contextlib.closing(make_environment(self.game, 1, JUDGING_ENVS, time_limit=self.time_limit)) as real:
+        environment = make_environment(self.game, 1, JUDGING_ENVS, time_limit=self.time_limit)
+        with self.progress(name) as watch, contextlib.closing(environment) as real:
             while True:
                 for seeds in streams.episode_seeds(JUDGING_EPISODES).split(JUDGING_ENVS, 1):
                     returns.append(play_episodes(policy, real, seeds).returns[0])
+                    if watch is not None:
+                        watch(len(returns) * JUDGING_ENVS / most_episodes)
                 score = Score.of(torch.cat(returns).numpy())
                 difference = abs(score.mean - random_play(self.results).mean)
                 is_precise = episodes is None and score.error <= _JUDGING_ERROR * difference
