@@ -9,7 +9,7 @@ Learning", ICLR. [S] stable-baselines3 (Ornstein-Uhlenbeck process). Settings ar
 from dataclasses import dataclass
 
 from models import intrinsic, varied
-from models.agents.td3.config import NOISE_TYPES, validate
+from models.agents.td3.config import NOISE_TYPES, PENDULUM, validate
 from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
@@ -84,7 +84,7 @@ FAMILY = Family(
     config=Config,
     implementations={"SAC": {}},
     learns_from="steps",
-    environment_presets={("SAC", "mountaincar-continuous"): _MOUNTAIN_CAR},
+    environment_presets={("SAC", "mountaincar-continuous"): _MOUNTAIN_CAR, ("SAC", "pendulum"): PENDULUM},
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,

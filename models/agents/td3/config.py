@@ -95,11 +95,18 @@ _MOUNTAIN_CAR: dict[str, object] = {
     "policy_std": 0.05, "policy_std_clip": 0.1, "buffer_size": 200_000, "init_episodes": 0, "fill": 1000, "num_envs": 4,
 }  # fmt: skip
 
+# Small networks suffice, and take a tenth of the time. Also for SAC.
+PENDULUM: dict[str, object] = {"hidden_sizes": (64, 64), "batch_size": 64, "lr": 1e-3, "discount": 0.98}
+
 FAMILY = Family(
     config=Config,
     implementations={"TD3": {}, "DDPG": {"policy_delay": 1, "policy_std": 0.0, "twin_critics": False}},
     learns_from="steps",
-    environment_presets={("TD3", "mountaincar-continuous"): _MOUNTAIN_CAR},
+    environment_presets={
+        ("TD3", "mountaincar-continuous"): _MOUNTAIN_CAR,
+        ("TD3", "pendulum"): PENDULUM,
+        ("DDPG", "pendulum"): PENDULUM,
+    },
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,

@@ -92,7 +92,7 @@ def proxy_defaults(choices: Mapping[str, Any], game: str) -> dict[str, object]:
     ``{name: value}``, for the environment ``game``. ``choices`` are the settings that the user has chosen. Defaults of
     the preset are overridden by defaults of the game, and these by defaults of the mode. If preset "cheap" has no
     defaults for a game, it has the defaults of "recipe". Raises SettingError for an unknown preset."""
-    preset, mode = choices.get("preset", Config.preset), choices.get("mode", Config.mode)
+    preset = choices.get("preset", Config.preset)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
     game = game.partition(",")[0]  # name without parameters
@@ -101,6 +101,7 @@ def proxy_defaults(choices: Mapping[str, Any], game: str) -> dict[str, object]:
     game_defaults = tables["games"].get(preset, {}).get(tuned_game, {})
     if preset == "cheap" and not game_defaults:
         game_defaults = tables["games"]["recipe"].get(tuned_game, {})
+    mode = choices.get("mode", game_defaults.get("mode", Config.mode))
     # The user may also write the name of a mode instead of its number. There are no defaults for names and for mode 0.
     mode_number = int(mode) if str(mode).isdecimal() else 0
     mode_defaults = tables["modes"].get(preset, {}).get(tuned_game, {}).get(mode_number, {})
