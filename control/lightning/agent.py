@@ -181,7 +181,7 @@ class AgentModule(RunModule):
         agent_target = (loop.score_tag, loop.score_name, loop.target)
         for tag, name, target in (run_target, agent_target):
             if target is not None and tag in means and means[tag] >= target:
-                return f"{name} {means[tag]:.1f} reached the target {target}"
+                return f"{name} {number_text(means[tag])} reached the target {target}"
         return ""
 
     def histograms(self) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from control.evolution.teachers import is_teacher, teacher
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import adapt_to_spaces, check_spaces, decide_compiled
+from control.reports.tables import number_text
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED, SYNTHETIC_STEPS
 from control.storage.checkpoints import Checkpoint, checked_content
 from envs.make import ProxyFactory, proxy_factory
@@ -258,9 +259,9 @@ class ProxyModule(RunModule):
         columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}
         for heading, tag in (("fitness", FITNESS), ("best", BEST_FITNESS), ("mean", MEAN_RETURN)):
             if tag in means:
-                columns[heading] = f"{means[tag]:.1f}"
+                columns[heading] = number_text(means[tag])
         if MEAN_RETURN in means:
-            columns |= {name: f"{score:.1f}" for name, score in self.return_by_agent.items()}
+            columns |= {name: number_text(score) for name, score in self.return_by_agent.items()}
         num_diverged = int((~self.fitness.isfinite()).sum())
         if num_diverged:
             columns["diverged"] = f"{num_diverged} of {len(self.fitness)}"
