@@ -208,7 +208,8 @@ class Converter:
             return self._observer.observation(obs)
         except Exception as error:  # an observation of any type may raise any error
             allowed = f"one of {wrappers.describe(self._observer.env.observation_space)}, or {list(self._obs_shape)}"
-            raise SettingError(f"observation is {shorten(repr(obs), 80)}; allowed: {allowed}") from error
+            line = shorten(" ".join(repr(obs).split()), 80)
+            raise SettingError(f"observation is {line}; allowed: {allowed}") from error
 
     def action(self, action: Tensor) -> Any:
         """Convert an agent's ``action``, an index or a vector ``[A]``, to the native form: an int or an array."""
