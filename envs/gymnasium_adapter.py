@@ -53,8 +53,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
         self._space: Box = first.observation_space  # type: ignore[assignment]
-        self._action_space: Any = first.action_space
-        self._flat_action = _flat_action_of(first)
+        self.converter = Converter(first)
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
@@ -63,24 +62,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     def bounds(self) -> tuple[Tensor, Tensor]:
         """The lowest and the highest observation ``[*O]`` that the environment states."""
         return torch.tensor(self._space.low).float(), torch.tensor(self._space.high).float()
-
-    def action_text(self, index: int) -> str:
-        """Return the agent's discrete action ``index`` (from 0) in the environment's form, such as "14" or "[2, 1]"."""
-        if self._flat_action is None:
-            return str(index + self._action_space.start)
-        return str(self._flat_action.action(index).tolist())
-
-    def action_indices(self, actions: np.ndarray) -> np.ndarray:
-        """Convert discrete ``actions`` in the environment's form, ``[N]`` numbers or ``[N, *parts]``, to the agent's
-        form: indices ``[N]`` that count from 0. Numbers for actions with several parts are such indices already. Raises
-        ValueError for an action outside of the space, unless the space itself counts from 0."""
-        if self._flat_action is not None:
-            return actions if actions.ndim == 1 else self._flat_action.indices(actions)
-        indices = actions - self._action_space.start
-        is_valid = (indices >= 0) & (indices < self._action_space.n) & (indices == np.round(indices))
-        if self._action_space.start and not is_valid.all():
-            raise ValueError(f"{actions[~is_valid][0]} is not in {self._action_space}")
-        return indices
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """Sample observations ``[M, count, O]`` that are uniform within their bounds, with M random ``streams``. Return
@@ -114,7 +95,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Step the environments in ``active [M, E]`` (None: all), one after another, and check their results."""
         self._record_step(actions, active)
-        native_actions = self._native_actions(actions)
+        native_actions = self.converter.wrapped_actions(actions)
         num_rows = len(self._envs)
         reward = np.zeros(num_rows, np.float32)
         terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
@@ -177,17 +158,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Return the indices of instances (member * E + environment) that ``mask [M, E]`` selects (None: all)."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
-    def _native_actions(self, actions: Tensor) -> Any:
-        """Convert ``actions [M, E(, A)]`` to the form of the environment's action space, an item for each instance. The
-        result shares no memory with ``actions``, because an environment may change its action."""
-        space, array = self._action_space, actions.detach().numpy()
-        if isinstance(space, gym.spaces.Discrete):
-            return (array.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
-        assert isinstance(space, Box)
-        if space.dtype.kind != "f":
-            array = array.round()
-        return array.reshape(-1, *space.shape).astype(space.dtype, copy=True)
-
     def _member_tensor(self, rows: np.ndarray) -> Tensor:
         """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` that shares its memory."""
         return torch.from_numpy(rows.reshape(self.members, self.envs, *rows.shape[1:]))
@@ -209,6 +179,71 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             frame = _frame_of_user(error)
             reason += f" ({Path(frame.filename).name}:{frame.lineno})"
         return EnvironmentFault(f"environment {self.game.name}, {place}: {reason}")
+
+
+class Converter:
+    """Converts observations and actions between agents and a Gymnasium environment, ``env`` with its wrappers for
+    agents (`_wrap`). Observations and actions of the environment itself are called native."""
+
+    def __init__(self, env: gym.Env) -> None:
+        self._action_space: Any = env.action_space
+        self._obs_shape: Any = env.observation_space.shape
+        self._flat_action: wrappers.FlatAction | None = _wrapper_of(env, wrappers.FlatAction)
+        # Observations of a 1-D Box are not wrapped.
+        self._observer: Any = _wrapper_of(env, wrappers.FlatObservation | wrappers.GreyFrame)
+
+    @classmethod
+    def from_spaces(cls, spaces: Spaces) -> "Converter":
+        """Return the converter of a tensor program. Its native spaces are `gymnasium_spaces`."""
+        env: gym.Env = gym.Env()
+        env.observation_space, env.action_space = gymnasium_spaces(spaces)
+        return cls(_wrap(env, Game("tensor program"), observes_images=False))
+
+    def observation(self, obs: Any) -> Any:
+        """Convert a native observation to the vector ``[O]`` of agents, or an image to a grey frame ``[H, W]``. An
+        observation ``[*O]`` of agents is returned as it is. Raises SettingError for an observation of neither form."""
+        if self._observer is None or _has_shape(obs, self._obs_shape):
+            return obs
+        try:
+            return self._observer.observation(obs)
+        except Exception as error:  # an observation of any type may raise any error
+            allowed = f"one of {wrappers.describe(self._observer.env.observation_space)}, or {list(self._obs_shape)}"
+            line = shorten(" ".join(repr(obs).split()), 80)
+            raise SettingError(f"observation is {line}; allowed: {allowed}") from error
+
+    def action(self, action: Tensor) -> Any:
+        """Convert an agent's ``action``, an index or a vector ``[A]``, to the native form: an int or an array."""
+        (native,) = self.wrapped_actions(action[None])
+        return native if self._flat_action is None else self._flat_action.action(native)
+
+    def action_text(self, index: int) -> str:
+        """Return the agent's discrete action ``index`` (from 0) in the native form, such as "14" or "[2, 1]"."""
+        return str(np.asarray(self.action(torch.tensor(index))).tolist())
+
+    def action_indices(self, actions: np.ndarray) -> np.ndarray:
+        """Convert discrete native ``actions``, ``[N]`` numbers or ``[N, *parts]``, to the agent's form: indices ``[N]``
+        that count from 0. Numbers for actions with several parts are such indices already. Raises ValueError for an
+        action outside of the space, unless the space itself counts from 0. Other actions are unchanged."""
+        if self._flat_action is not None:
+            return actions if actions.ndim == 1 else self._flat_action.indices(actions)
+        if isinstance(self._action_space, Box):
+            return actions
+        indices = actions - self._action_space.start
+        is_valid = (indices >= 0) & (indices < self._action_space.n) & (indices == np.round(indices))
+        if self._action_space.start and not is_valid.all():
+            raise ValueError(f"{actions[~is_valid][0]} is not in {self._action_space}")
+        return indices
+
+    def wrapped_actions(self, actions: Tensor) -> Any:
+        """Convert ``actions [...(, A)]`` to the action space of the wrapped environment, an item for each action. The
+        result shares no memory with ``actions``, because an environment may change its action."""
+        space, array = self._action_space, actions.detach().numpy()
+        if isinstance(space, gym.spaces.Discrete):
+            return (array.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
+        assert isinstance(space, Box)
+        if space.dtype.kind != "f":
+            array = array.round()
+        return array.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
 
 def _frame_of_user(error: BaseException) -> traceback.FrameSummary:
@@ -243,13 +278,20 @@ def _environment_repeats_actions(game: Game) -> bool:
     return game.gym_id.startswith("vizdoom")
 
 
-def _flat_action_of(env: gym.Env) -> wrappers.FlatAction | None:
-    """Return the wrapper of ``env`` that numbers actions with several discrete parts, None if there is none."""
+def _wrapper_of(env: gym.Env, kind: Any) -> Any:
+    """Return the outermost wrapper of ``env`` that is of the class ``kind``, None if there is none."""
     while isinstance(env, gym.Wrapper):
-        if isinstance(env, wrappers.FlatAction):
+        if isinstance(env, kind):
             return env
         env = env.env
     return None
+
+
+def _has_shape(obs: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether ``obs`` is an array of this ``shape``."""
+    with contextlib.suppress(ValueError):  # a tuple whose parts have different shapes
+        return np.shape(obs) == shape
+    return False
 
 
 def _make_instance(game: Game, render: bool) -> gym.Env:
@@ -275,14 +317,19 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
         if render and isinstance(error, TypeError):
             takes_no_mode = "unexpected keyword argument 'render_mode'" in str(error)
             reason = "it takes no render_mode" if takes_no_mode else "Gymnasium's version has other parameters"
-            raise SettingError(f"record: {game.name} cannot be drawn; {reason}") from error
+            raise film_error(game, reason) from error
         raise SettingError(f"gamename is {game.name!r}: {_cause_of(error)}") from error
     if problem:
         raise SettingError(f"gamename is {game.name!r}: {problem}", "gamename")
     modes = (env.metadata or {}).get("render_modes", ())
     if render and "rgb_array" not in modes:
-        raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {modes}")
+        raise film_error(game, f"its render modes are {list(modes)}")
     return _wrap(env, game, images is not None)
+
+
+def film_error(game: Game, reason: str) -> SettingError:
+    """Return the error that the environment of ``game`` has no pictures, for this ``reason``."""
+    return SettingError(f"{game.name} cannot be filmed: {reason}; allowed: environments with render_mode 'rgb_array'")
 
 
 def _gym_kwargs(game: Game) -> dict[str, Any]:
@@ -342,6 +389,19 @@ def action_space_of(space: gym.Space) -> Discrete | Continuous | None:
     if isinstance(space, Box):
         return Continuous(tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist()))
     return None
+
+
+def gymnasium_spaces(spaces: Spaces) -> tuple[gym.Space, gym.Space]:
+    """Convert ``spaces`` to Gymnasium's spaces of observations and of actions. One-hot observations are Discrete."""
+    obs_space: gym.Space = Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
+    if spaces.one_hot:
+        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
+    elif spaces.is_image:
+        obs_space = Box(0, 255, spaces.obs_shape, np.uint8)
+    actions = spaces.actions
+    if isinstance(actions, Discrete):
+        return obs_space, gym.spaces.Discrete(actions.n)
+    return obs_space, Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
 
 
 def equals_spaces(obs_space: gym.Space, action_space: gym.Space, spaces: Spaces) -> bool:

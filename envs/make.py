@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.base import Environment
-from envs.gymnasium_adapter import GymnasiumEnvironment
+from envs.gymnasium_adapter import Converter, GymnasiumEnvironment, film_error
 from envs.names import Game, resolve
 from envs.tensor import CPU, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
@@ -53,7 +53,7 @@ def make_environment(
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)
     if not game.gym_id:  # a tensor program without a Gymnasium id
-        raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
+        raise film_error(game, "it has no Gymnasium id")
     if num_workers > 1 and members * envs > 1 and not render:
         return ParallelEnvironment(game, members, envs, num_workers)
     return GymnasiumEnvironment(game, members, envs, render)
@@ -64,6 +64,15 @@ def spaces_of(name: str, time_limit: int | None = None) -> Spaces:
     environment = make_environment(name, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
+
+
+def converter_of(name: str) -> Converter:
+    """Return the converter between the observations and actions of agents and of the environment ``name``."""
+    environment = make_environment(name, 1, 1)
+    environment.close()
+    if isinstance(environment, GymnasiumEnvironment):
+        return environment.converter
+    return Converter.from_spaces(environment.spaces)
 
 
 def make_dynamics(game: Game | str) -> Dynamics | None:

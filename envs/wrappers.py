@@ -77,12 +77,12 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
     except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
         size = 0
     if size < 1:
-        return f"its observation space {_describe(obs_space)} cannot be flattened to numbers; allowed: a wrapper for it"
+        return f"its observation space {describe(obs_space)} cannot be flattened to numbers; allowed: a wrapper for it"
     if size > MAX_SIZE:
-        return f"its observation space {_describe(obs_space)} holds {size} numbers; allowed: at most {MAX_SIZE}"
+        return f"its observation space {describe(obs_space)} holds {size} numbers; allowed: at most {MAX_SIZE}"
     if not _is_supported(action_space):
         return (
-            f"its action space {_describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete or "
+            f"its action space {describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete or "
             f"MultiBinary with at most {MAX_COMBINATIONS} combinations, or Box with finite bounds, low below high; "
             f"at most {MAX_SIZE} actions"
         )
@@ -111,7 +111,7 @@ def choices(space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> list[in
     return space.nvec.ravel().tolist()
 
 
-def _describe(space: Any) -> str:
+def describe(space: Any) -> str:
     """Return a space in words, on one line of at most 200 characters."""
     return shorten(" ".join(str(space).split()), 200)
 
@@ -184,7 +184,8 @@ def _check_cells(space: gym.Space, observation: Any, name: str) -> None:
             _check_cells(part, observation[key], f"{name}[{key!r}]")
     elif isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         size: Any = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
-        if not ((space.start <= observation) & (observation < space.start + size)).all():
+        is_one_cell = np.size(observation) == np.size(size)  # NumPy would set the bit of each of several cells
+        if not is_one_cell or not ((space.start <= observation) & (observation < space.start + size)).all():
             allowed = f"{space.start} to {space.start + size - 1}"
             raise BrokenContract(f"{name} is {observation}; expected a cell from {allowed}")
 
@@ -212,7 +213,7 @@ class FlatAction(gym.ActionWrapper):
         parts = (actions - self._start).reshape(len(actions), -1)
         is_valid = ((parts >= 0) & (parts < self.choices) & (parts == np.round(parts))).all(1)
         if not is_valid.all():
-            raise ValueError(f"{actions[~is_valid][0]} is not in {_describe(self.env.action_space)}")
+            raise ValueError(f"{actions[~is_valid][0]} is not in {describe(self.env.action_space)}")
         return np.asarray(np.ravel_multi_index(tuple(parts.astype(np.int64).T), self.choices))
 
 

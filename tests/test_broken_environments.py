@@ -57,6 +57,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
                             "observation is [0, -1]; expected a cell from [0 0] to [2 1]"),
     "below the first": (gives(Discrete(3), 0, -1), "observation is -1; expected a cell from 0 to 2"),
     "above the last": (gives(Discrete(3, start=1), 1, 4), "observation is 4; expected a cell from 1 to 3"),
+    "two cells": (gives(Discrete(3), 0, np.array([0, 1])), "observation is [0 1]; expected a cell from 0 to 2"),
     "rewards": ({"reward": np.ones(2)}, "reward is array([1., 1.]); expected a number"),
     "reward as text": ({"reward": "-2"}, "reward is '-2'; expected a number"),
     "complex reward": ({"reward": np.complex128(1j)}, "expected a number"),

@@ -190,10 +190,12 @@ def test_frame_is_a_picture_of_one_environment(monkeypatch):
     environment.reset(seeds_of(1, 2))
     frame = environment.frame(0, 1)
     assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3 and frame.std() > 0
-    with pytest.raises(SettingError, match="record: scripted cannot be drawn"):
+    with pytest.raises(
+        SettingError, match=r"^scripted cannot be filmed: its render modes are \[\]; allowed: .*'rgb_array'$"
+    ):
         GymnasiumEnvironment(Game("scripted", "Scripted-v0"), 1, 1, render=True)
     gym.register("Undrawn-v0", lambda: None)
-    with pytest.raises(SettingError, match="^record: undrawn cannot be drawn; it takes no render_mode$"):
+    with pytest.raises(SettingError, match="^undrawn cannot be filmed: it takes no render_mode; allowed"):
         GymnasiumEnvironment(Game("undrawn", "Undrawn-v0"), 1, 1, render=True)
 
 

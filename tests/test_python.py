@@ -1,5 +1,6 @@
 """The Python interface: `trainer.train`, `load`, `evaluate`, and modules under Lightning's Trainer."""
 
+import copy
 import importlib.util
 import json
 import os
@@ -9,10 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,7 +25,7 @@ import understudy
 from conftest import ROOT
 from control.cli.progress import Meter
 from control.cli.settings import RunConfig, Settings
-from control.commands.run import trained_loop
+from control.commands.run import Run, trained_loop
 from control.lightning.agent import AgentModule
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.loops.steps import StepGroups
@@ -101,6 +104,88 @@ def test_loaded_agent_predicts_and_evaluates(tmp_path: Path) -> None:
         trainer.train(plot=[run.folder])
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
         trainer.evaluate(run.folder, episodes=0)
+
+
+class Native(gym.Env):
+    """Episodes of six steps with random observations of any space. Rewards depend on the parts of the actions."""
+
+    def __init__(self, obs_space: gym.Space, action_space: gym.Space):
+        self.observation_space, self.action_space = obs_space, action_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        self.steps += 1
+        weights = self.steps + np.arange(np.size(action))
+        reward = float(np.ravel(action) @ weights)
+        return self.observation_space.sample(), reward, self.steps == 6, False, {}
+
+
+UNEVEN = Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]]))
+NATIVE_SPACES: dict[str, tuple[gym.Space, gym.Space]] = {
+    "vectors": (Box(-1, 1, (2,)), Box(-2, 2, (1,))),
+    "start": (Box(-1, 1, (2,)), Discrete(3, start=-1)),
+    "cells": (Discrete(4, start=2), MultiBinary((2, 2))),
+    "several": (MultiDiscrete([3, 2]), MultiDiscrete([3, 4], start=[1, -2])),
+    "dict": (Dict(a=Discrete(2), b=Box(-1, 1, (2, 1))), UNEVEN),
+    "tuple": (Tuple([Discrete(3), Box(-1, 1, (1,))]), Box(-5, 5, (2,), np.int16)),
+    "matrix": (Box(-1, 1, (2, 2)), Box(-1, 1, (3,), np.float64)),
+    "images": (Box(0, 255, (40, 48, 3), np.uint8), Discrete(4, start=2)),
+}
+
+
+def random_run(game: str, folder: Path) -> Run:
+    """A run whose agent has random weights, so that its actions depend on the observations."""
+    module = trainer.module(implementation="PPO", gamename=game, compiled=False)
+    (fitting := lightning(folder, 0)).fit(module)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    fitting.save_checkpoint(folder / "agent.ckpt")
+    module.close()
+    return trainer.load(folder / "agent.ckpt")
+
+
+@pytest.mark.parametrize("case", [*NATIVE_SPACES, "cliffwalking"])
+def test_player_acts_in_the_environment(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of Gymnasium has the returns of an evaluation from the same seeds."""
+    if case == "cliffwalking":  # a tensor program, whose episodes all begin in the same cell
+        game, env = case, gym.make("CliffWalking-v1", max_episode_steps=200)
+    else:
+        game = f"{case.title()}-v0"
+        make = lambda: Native(*copy.deepcopy(NATIVE_SPACES[case]))  # noqa: E731
+        monkeypatch.setitem(gym.registry, game, gym.envs.registration.EnvSpec(game, make))
+        env = gym.make(game)
+    run = random_run(game, tmp_path)
+    expected = run.evaluate(3, seed=4).returns[0]
+    streams = trained_loop(checkpoints.load(run.path), run.module.settings, 4).evaluation_streams
+    returns, actions = [], []
+    for seed in streams.episode_seeds(3)[0].tolist():
+        player, (obs, _), total, over = run.policy(), env.reset(seed=seed), 0.0, False
+        assert np.array_equal(run.predict(obs), player.act(obs))
+        player = run.policy()
+        while not over:
+            actions.append(player.act(obs))
+            obs, reward, terminated, truncated, _ = env.step(actions[-1])
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    np.testing.assert_allclose(returns, expected, rtol=1e-5, atol=1e-3)  # a batch may be rounded differently
+    assert case == "cliffwalking" or len({str(action) for action in actions}) > 1
+    agent_obs = torch.zeros(run.module.agents[0].spaces.obs_shape)  # is accepted, too
+    assert run.predict(agent_obs) in env.action_space
+    with pytest.raises(SettingError, match="observations? .*; allowed: "):
+        run.predict({"speed": "fast"})
+
+
+def test_film_of_an_environment_without_pictures_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = lambda: Native(*NATIVE_SPACES["start"])  # noqa: E731
+    monkeypatch.setitem(gym.registry, "Start-v0", gym.envs.registration.EnvSpec("Start-v0", make))
+    message = "^Start-v0 cannot be filmed: it takes no render_mode; allowed: environments with render_mode 'rgb_array'$"
+    with pytest.raises(SettingError, match=message):
+        random_run("Start-v0", tmp_path).film()
 
 
 @pytest.mark.parametrize(("extra_env", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])

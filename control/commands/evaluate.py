@@ -135,7 +135,7 @@ def _film_evaluation(loop: Loop, run: RunConfig, path: Path, seed: int, sample: 
         if run.record:
             raise
         print()
-        print_wrapped(f"note: no film ({str(error).removeprefix('record: ')})")
+        print_wrapped(f"note: no film ({error})")
         return
     actions = "drawn actions" if sample else "greedy"
     if len(loop.seeds) > 1:

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import dataclasses
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,8 @@ from control.reports.verdict import read_verdict
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import read_metrics, run_folder_of
-from envs.make import spaces_of
+from envs.gymnasium_adapter import Converter
+from envs.make import converter_of, spaces_of
 from envs.names import resolve
 from models.contract import Agent, Policy
 from models.settings import INTEGER, SettingError, UserError, check_value
@@ -32,8 +34,6 @@ from models.streams import Streams
 from understudy.policy import PARTS
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from control.lightning.agent import AgentModule
 
 # Maximum number of parallel environments in an evaluation, also of `--eval_agent`. The episodes depend on this number.
@@ -63,29 +63,35 @@ class Evaluation:
 
 
 class Player:
-    """Plays an episode with the agent of a run's first seed, the result of `Run.policy`. Observations and actions are
-    as in the environment.
+    """Plays an episode with the agent of a run's first seed, the result of `Run.policy`. Takes the environment's
+    observations and returns its actions.
 
     :param policy: The policies of all seeds.
-    :param obs_shape: Shape of an observation.
+    :param obs_shape: Shape of an agent's observation.
+    :param converter: Converts observations and actions between the agent and the environment.
     """
 
-    def __init__(self, policy: Policy, obs_shape: tuple[int, ...]):
-        self._policy, self._obs_shape = policy, obs_shape
+    def __init__(self, policy: Policy, obs_shape: tuple[int, ...], converter: Converter):
+        self._policy, self._obs_shape, self._converter = policy, obs_shape, converter
+        self._frames = deque[np.ndarray](maxlen=obs_shape[0])  # latest grey frames of an agent that sees images
 
-    def act(self, obs: "ArrayLike") -> int | np.ndarray:
+    def act(self, obs: Any) -> int | np.ndarray:
         """Choose the next action.
 
-        :param obs: Observation ``[*O]``.
-        :return: The action, an int or an array ``[A]``.
-        :raises SettingError: The observation has another shape.
+        :param obs: Observation of the environment, such as an array, a cell or a dictionary. The agent's form, a vector
+            ``[O]`` or grey frames ``[C, H, W]``, is also allowed.
+        :return: The action for ``env.step``, an int or an array.
+        :raises SettingError: The observation is not of the environment's space.
         """
+        obs = self._converter.observation(obs)
+        if len(self._obs_shape) == 3 and np.ndim(obs) == 2:  # as Gymnasium's FrameStackObservation
+            self._frames.extend([obs] * (1 if self._frames else self._obs_shape[0]))
+            obs = np.stack(self._frames)
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
             allowed = f"{list(self._obs_shape)}, one observation"
             raise SettingError(f"obs has shape {list(observation.shape)}; allowed: {allowed}")
-        action = first_member_actions(self._policy, observation[None])[0]  # the policy takes a batch
-        return int(action) if action.dtype == torch.int64 else action.numpy()
+        return self._converter.action(first_member_actions(self._policy, observation[None])[0])  # of a batch of one
 
     def advance(self, reward: float) -> None:
         """Pass a reward to the agent. Only agents that follow commands use it.
@@ -163,6 +169,10 @@ class Run:
 
         return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
 
+    @cached_property
+    def _converter(self) -> Converter:
+        return converter_of(self.settings.run.gamename)
+
     def evaluate(
         self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
     ) -> Evaluation:
@@ -211,7 +221,7 @@ class Run:
         :return: The player. Call ``action = player.act(obs)``, and ``player.advance(reward)`` after each step.
         """
         loop, streams = self.module.loop, Streams.from_name([seed] * len(self.module.seeds), "playing")
-        return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
+        return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape, self._converter)
 
     def export(self, path: str | Path) -> Path:
         """Write the greedy policy of the first seed's agent to a new file.
@@ -226,16 +236,16 @@ class Run:
         with self._loop(episodes=1, seed=0) as loop:  # no episode is played
             return export_policy(loop.agents[0], self.settings, Path(path))
 
-    def predict(self, obs: "ArrayLike") -> int | np.ndarray:
+    def predict(self, obs: Any) -> int | np.ndarray:
         """Choose the greedy action of the first seed's agent at the start of an episode. An agent with a memory or a
         command begins anew with each call.
 
         >>> run.predict([0.0, 0.0, 0.05, 0.5])
         1
 
-        :param obs: Observation ``[*O]``.
-        :return: The action, an int or an array ``[A]``.
-        :raises SettingError: The observation has another shape.
+        :param obs: Observation, as for `Player.act`.
+        :return: The action, an int or an array.
+        :raises SettingError: The observation is not of the environment's space.
         """
         return self.policy().act(obs)
 

@@ -29,8 +29,8 @@ from control.storage import checkpoints
 from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
-from envs.gymnasium_adapter import GymnasiumEnvironment, equals_spaces
-from envs.make import ProxyFactory, make_environment, spaces_of
+from envs.gymnasium_adapter import equals_spaces
+from envs.make import ProxyFactory, converter_of, make_environment, spaces_of
 from envs.names import first_line
 from models.registry import agent_class, family
 from models.settings import SettingError
@@ -126,17 +126,13 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
         allowed = "a run, a checkpoint, an agent of stable-baselines3, a proxy, or module:function"
         raise SettingError(f"start_from is {source!r}: {reason}; allowed: {allowed}", "start_from") from error
 
-    action_indices = None  # function from actions of the environment to indices; None if they are not converted
-    if not wants_values:
-        with contextlib.closing(make_environment(game, 1, 1)) as real:
-            if isinstance(real, GymnasiumEnvironment) and isinstance(real.spaces.actions, Discrete):
-                action_indices = real.action_indices
+    converter = None if wants_values else converter_of(game)
 
     def act(obs: Tensor) -> Tensor:
         """Call the user's function with an array, and return its result as a tensor."""
         try:
             output = np.asarray(function(obs.numpy()))
-            return torch.as_tensor(output if action_indices is None else action_indices(output))
+            return torch.as_tensor(output if converter is None else converter.action_indices(output))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
             problem = f"which failed: {first_line(error)}"
             raise _start_error(source, problem, "a function of observations [N, S]") from error

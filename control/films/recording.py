@@ -55,8 +55,7 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
     except UserError as error:
         # If the game cannot be made without rendering either, this line raises the error about that problem.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
-        reason = str(error).removeprefix("record: ")  # errors about rendering name that setting
-        message = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
+        message = f"{setting} is {value}, but {error}; leave it out" if value else f"{setting}: {error}"
         raise SettingError(message, setting) from error
 
 

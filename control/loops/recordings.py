@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from envs.gymnasium_adapter import equals_spaces
+from envs.gymnasium_adapter import equals_spaces, gymnasium_spaces
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -155,16 +155,7 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
     or wrappers."""
     import minari
 
-    actions: Any = spaces.actions
-    if isinstance(actions, Discrete):
-        action_space: gym.Space = gym.spaces.Discrete(actions.n)
-    else:
-        action_space = gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
-    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
-    if spaces.one_hot:
-        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
-    elif spaces.is_image:
-        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
+    obs_space, action_space = gymnasium_spaces(spaces)
     # An id such as module:Env-v0 cannot be made without an import of the module.
     has_plain_id = bool(game.gym_id) and ":" not in game.gym_id
     is_described_by_id = has_plain_id and not game.kwargs and not game.wrappers

@@ -92,7 +92,7 @@ class Baselines:
             returns, steps = _play(policies, real, seed, EPISODES, MOST_STEPS - choice_steps, second_half)
             action = best
             if isinstance(real, GymnasiumEnvironment) and isinstance(spaces.actions, Discrete):
-                action = real.action_text(int(best))
+                action = real.converter.action_text(int(best))
         scores = {name: Score.of(values) for name, values in returns.items()}
         return cls(scores["random"], scores[best], action, scores.get("teacher"), choice_steps + steps)
 
