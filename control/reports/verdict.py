@@ -121,9 +121,10 @@ def _play(
     policies: Mapping[str, Act], real: Environment, seed: int, count: int, max_steps: int, watch: Watch | None
 ) -> tuple[dict[str, list[float]], int]:
     """Let the ``policies`` play, one after another, rounds of an episode in each environment of ``real``. A policy ends
-    after ``count`` episodes, or after an equal share of ``max_steps`` steps, because its episodes may be far longer than
-    episodes of the others. Return name of the policy -> returns of its episodes, and the number of all steps. ``seed`` and ``count`` determine the episodes, which are the same for all policies. ``watch`` is called with
-    the finished fraction."""
+    after ``count`` episodes or, because its episodes may be far longer than episodes of other policies, after an equal
+    share of ``max_steps`` steps. Return name of the policy -> returns of its episodes, and the number of all steps.
+    ``seed`` and ``count`` determine the episodes, which are the same for all policies. ``watch`` is called with the
+    finished fraction."""
     returns: dict[str, list[float]] = {name: [] for name in policies}
     total_steps, share = 0, max_steps / len(policies)
     for number, (name, act) in enumerate(policies.items()):
