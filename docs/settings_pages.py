@@ -270,6 +270,8 @@ def _other_defaults(family: Family) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"`--preset {preset}` with `{name}`", values
     for game, values in family.game_defaults.items():
         yield f"on `{game}`", values
+    if family.other_games:
+        yield "on other environments", family.other_games
     for (name, game, *presets), values in family.environment_presets.items():  # at most one preset
         yield " with ".join([f"`{name}` on `{game}`", *(f"`--preset {preset}`" for preset in presets)]), values
 

@@ -36,11 +36,19 @@ def train_and_test(
     return loop.run(parameters, seeds, inner_steps=steps or config.steps_in_use, inner_rule="budget")
 
 
+# Algorithm -> games for which it had defaults when results were measured.
+_GAMES_WITH_DEFAULTS = {
+    "PPO": ("cartpole", "lunarlander", "pendulum"),
+    "TD3": ("mountaincar-continuous",),
+    "SAC": ("mountaincar-continuous",),
+}
+
+
 def settings_on_task(kind: str, game: str) -> Any:
-    """Return the default settings of agents of the implementation ``kind`` on the real environment ``game``, as they
-    were when results were measured. Later defaults are for longer trainings, or for less time."""
-    has_later_defaults = kind == "DDQN" or game == "mountaincar" or (kind != "PPO" and game == "pendulum")
-    return default_config(kind, "" if has_later_defaults else game)
+    """Return the default settings of agents of the implementation ``kind`` on the real environment ``game``, without
+    the later defaults, which are for longer trainings or take less time."""
+    has_defaults = game in _GAMES_WITH_DEFAULTS.get(kind, ()) or kind in ("QLearning", "SARSA")
+    return default_config(kind, game if has_defaults else "")
 
 
 class Wrapper:

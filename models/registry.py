@@ -128,7 +128,7 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
 
     - the family's defaults,
     - ``implementations[name]`` of the family,
-    - its ``game_defaults`` of the game,
+    - its ``game_defaults`` of the game or, if it has none, its ``other_games``,
     - its ``environment_presets`` of this implementation and game,
     - its ``presets``, if ``choices``, the settings that the user has chosen, contain a ``preset``,
     - its ``environment_presets`` of this implementation, game and preset.
@@ -138,7 +138,8 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
     """
     family_spec = family(name)
     game_name = game.partition(",")[0]
-    values = {**family_spec.implementations[name], **family_spec.game_defaults.get(game_name, {})}
+    other_games = family_spec.other_games if game_name else {}
+    values = {**family_spec.implementations[name], **family_spec.game_defaults.get(game_name, other_games)}
     values |= family_spec.environment_presets.get((name, game_name), {})
     preset = (choices or {}).get("preset")
     if family_spec.presets and preset is not None:

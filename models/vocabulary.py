@@ -67,7 +67,8 @@ HINTS = {"device": "accelerator",
     "lambda": "td_lambda", "track": "logger", "capture_video": "record", "cuda": "accelerator gpu",
     "gpu": "accelerator gpu", "num_minibatches": "batch_size", "clip_vloss": "clip_range_vf",
     "policy_lr": "lr", "q_lr": "lr", "gradient_steps": "updates_per_step", "target_network_frequency": "tau",
-    "target_update_interval": "tau", "format": "export agent.js",
+    "target_update_interval": "tau", "format": "export agent.js", "policy_kwargs": "hidden_sizes",
+    "eval_freq": "eval_every", "tensorboard_log": "logdir", "verbose": "print_statements",
 }  # fmt: skip
 """Names that are not accepted -> the setting, and maybe its value, that error messages suggest instead."""
 ORIGINAL_GAMES = ("ProcMaze", "OpenGrid", "ButtonGrid", "PanFlute")

@@ -454,3 +454,29 @@ def test_run_too_short_to_learn_prints_a_warning(agent: str, tmp_path: Path, cap
         start_text, _, rest_text = capsys.readouterr().out.partition(" 1/")
         warning = "nothing will be learned: the run has 8 steps a seed, and the first update comes with step 16"
         assert (warning in start_text) == (epochs == 1) == ("no gradient step was made" in rest_text)
+
+
+class Large(gym.Env):
+    """Observes 5000."""
+
+    observation_space, action_space = gym.spaces.Box(-np.inf, np.inf, (2,)), gym.spaces.Discrete(2)
+
+    def reset(self, **options: Any) -> tuple[Any, dict]:
+        return np.float32([5000, 0]), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
+        return np.float32([5000, 0]), 1.0, False, False, {}
+
+
+gym.register("Large-v0", Large, max_episode_steps=9)
+
+
+@pytest.mark.parametrize(("agent", "advice"), [
+    ("PPO --num_envs 2 --rollout_steps 4", "try --normalize_obs"), ("DDQN", "try a wrapper"),
+    ("PPO --num_envs 2 --rollout_steps 4 --normalize_obs", ""),
+])  # fmt: skip
+def test_large_observations_are_mentioned_once(agent: str, advice: str, tmp_path: Path, capsys: Shown) -> None:
+    run = f"--implementation {agent} --gamename Large-v0 --steps_per_epoch 8 --eval_episodes 1 --epochs 2"
+    assert trainer.main([*run.split(), "--logdir", str(tmp_path)]) == 0
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert text.count("large observations, here 5,000; try") == bool(advice) and advice in text

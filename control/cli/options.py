@@ -114,7 +114,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if game and games and base_name not in games:
         problem = f"has no effect with gamename {base_name}; it is a parameter of {', '.join(games)}"
         return SettingError(f"{prefix}{name} {problem}")
-    owners = [other for other in implementations() if name in flags(other, choices={"agent": RunConfig.agent})]
+    owners = [other for other in implementations() if _has_setting(other, name)]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
         # An implementation that learns a proxy may have the setting only with another agent.
@@ -133,13 +133,23 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     return SettingError(f"{prefix}{name} is unknown{hint}")
 
 
+def _has_setting(implementation: str, name: str) -> bool:
+    """Return whether an ``implementation`` has a setting with this name or alias."""
+    its_flags = flags(implementation, choices={"agent": RunConfig.agent})
+    return (
+        name in its_flags or vocabulary(families_of(implementation, RunConfig.agent), its_flags).get(name) in its_flags
+    )
+
+
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_names: Sequence[str]) -> str | None:
     """Return the setting that the user may mean with the unknown ``name``, such as ``discount`` for ``gama``, maybe
     with a value. It is in ``valid_flags`` or ``other_names``. Return None if no name or alias is similar."""
     agent, _, setting = name.partition("_")
     if agent in implementations() and setting in valid_flags:  # PPO_lr exists only in runs of several agents
         return setting
-    aliases = {**HINTS, **vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags)}
+    aliases = dict(vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags))
+    if name in HINTS:
+        aliases[name] = HINTS[name]
     aliases |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
     suggestions: dict[str, str] = {}  # name or alias -> the setting to suggest for it
     for alias, suggestion in aliases.items():

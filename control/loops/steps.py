@@ -28,6 +28,7 @@ from models.settings import SettingError
 from models.state import check_like, require
 from models.streams import Blocks, Streams
 
+_LARGE_OBSERVATION = 100.0
 BLOCK = 128  # number of steps for which initial states are sampled at once
 STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")  # attributes of `StepLoop` in its state
 
@@ -347,6 +348,8 @@ class StepGroups(Loop):
             results.append(group.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
         metrics = {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
         self._check_returns(metrics["finite"])
+        if self.epochs == 1:
+            self._check_scale()
         self.env_steps = self.env_steps + self.steps * self.envs
         self.updates = self.updates + metrics["updates"]
         self.gradient_steps = int(self.updates.max())
@@ -361,6 +364,24 @@ class StepGroups(Loop):
         }
         row |= {tag: values for tag, values in metrics.items() if "/" in tag}  # the agents' metrics and status
         return row | {"time/train": seconds}
+
+    def _check_scale(self) -> None:
+        """Warn if observations are much larger than 1, because networks learn slowly from them. Images, cells and
+        observations that the agent normalises are not checked."""
+        agent, obs = self.groups[0].agent, self.groups[0].obs
+        if (
+            obs is None
+            or agent.spaces.is_image
+            or agent.spaces.one_hot
+            or getattr(agent.config, "normalize_obs", False)
+        ):
+            return
+        largest = float(obs.abs().max())
+        if largest > _LARGE_OBSERVATION:
+            advice = "--normalize_obs and --normalize_reward"
+            if not hasattr(agent.config, "normalize_obs"):
+                advice = "a wrapper around the environment, such as gymnasium.wrappers.RescaleObservation"
+            self._warn("networks learn slowly from large observations", f", here {largest:,.4g}; try {advice}")
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play greedy episodes of every group, in machine code if possible. See `Loop._play_round`."""

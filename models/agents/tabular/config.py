@@ -3,8 +3,8 @@
 Sources: [W] Watkins 1989, "Learning from Delayed Rewards" (Q-learning). [R] Rummery & Niranjan 1994, "On-Line
 Q-Learning Using Connectionist Systems" (SARSA). [S] Sutton & Barto 2018, "Reinforcement Learning", sections 6.4 and
 6.5. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790; its values for
-Cliff are the defaults. [C] its public code. [B] Strehl & Littman 2008, "An analysis of model-based Interval Estimation
-for Markov Decision Processes" (count bonus).
+Cliff are the defaults on maps. [C] its public code. [B] Strehl & Littman 2008, "An analysis of model-based Interval
+Estimation for Markov Decision Processes" (count bonus).
 """
 
 from dataclasses import dataclass
@@ -91,6 +91,7 @@ FAMILY = Family(
     implementations={"QLearning": {}, "SARSA": {"backup": "redrawn"}},
     learns_from="steps",
     game_defaults=dict.fromkeys(_PUBLISHED_MAPS, {"random_ties": False}),
+    other_games={"lr": 0.1, "discount": 0.99},  # moves may be random, and goals far away
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,

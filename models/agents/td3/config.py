@@ -102,6 +102,7 @@ FAMILY = Family(
     config=Config,
     implementations={"TD3": {}, "DDPG": {"policy_delay": 1, "policy_std": 0.0, "twin_critics": False}},
     learns_from="steps",
+    other_games={"init_episodes": 0, "fill": 1000},  # episodes may be long
     environment_presets={
         ("TD3", "mountaincar-continuous"): _MOUNTAIN_CAR,
         ("TD3", "pendulum"): PENDULUM,
