@@ -150,6 +150,7 @@ def _family_settings(family: Family) -> Iterator[str]:
     if overrides:
         owners = [name for name in others if f"`{name}`" in overrides]
         owners += ["some presets"] * bool(family.presets)
+        owners += ["agents on proxies"] * bool(family.defaults_on_proxies)
         owners += ["some environments"] * bool(family.game_defaults or family.environment_presets)
         owners_text = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
         sentences += [
@@ -270,8 +271,8 @@ def _other_defaults(family: Family) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"`--preset {preset}` with `{name}`", values
     for game, values in family.game_defaults.items():
         yield f"on `{game}`", values
-    if family.other_games:
-        yield "on other environments", family.other_games
+    if family.defaults_on_proxies:
+        yield "on proxies", family.defaults_on_proxies
     for (name, game, *presets), values in family.environment_presets.items():  # at most one preset
         yield " with ".join([f"`{name}` on `{game}`", *(f"`--preset {preset}`" for preset in presets)]), values
 

@@ -11,7 +11,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.steps import StepLoop
 from envs.base import Environment
 from models.proxies.files import Proxy
-from models.registry import default_config
+from models.registry import default_config, family
 from models.settings import SettingError
 
 
@@ -47,8 +47,10 @@ _GAMES_WITH_DEFAULTS = {
 def settings_on_task(kind: str, game: str) -> Any:
     """Return the default settings of agents of the implementation ``kind`` on the real environment ``game``, without
     the later defaults, which are for longer trainings or take less time."""
-    has_defaults = game in _GAMES_WITH_DEFAULTS.get(kind, ()) or kind in ("QLearning", "SARSA")
-    return default_config(kind, game if has_defaults else "")
+    if game in _GAMES_WITH_DEFAULTS.get(kind, ()):
+        return default_config(kind, game)
+    config = default_config(kind, game if kind in ("QLearning", "SARSA") else "")
+    return dataclasses.replace(config, **family(kind).defaults_on_proxies)
 
 
 class Wrapper:

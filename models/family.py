@@ -90,8 +90,8 @@ class Family:
     learns_from: Literal["episodes", "steps", "evolution"]
     # Game -> overrides for all implementations, also for agents that train on a proxy of the game.
     game_defaults: Mapping[str, Overrides] = dataclasses.field(default_factory=dict)
-    # Overrides on all environments without ``game_defaults``, but not for agents that train on a proxy.
-    other_games: Overrides = dataclasses.field(default_factory=dict)
+    # Overrides for agents that train on a proxy, of any game.
+    defaults_on_proxies: Overrides = dataclasses.field(default_factory=dict)
     # (Implementation, game) or (implementation, game, preset) -> overrides, but not for agents that train on a proxy.
     environment_presets: Mapping[tuple[str, ...], Overrides] = dataclasses.field(default_factory=dict)
     # Preset -> implementation -> overrides. ``config`` then has a field ``preset``, whose default changes nothing.

@@ -128,7 +128,7 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
 
     - the family's defaults,
     - ``implementations[name]`` of the family,
-    - its ``game_defaults`` of the game or, if it has none, its ``other_games``,
+    - its ``game_defaults`` of the game,
     - its ``environment_presets`` of this implementation and game,
     - its ``presets``, if ``choices``, the settings that the user has chosen, contain a ``preset``,
     - its ``environment_presets`` of this implementation, game and preset.
@@ -138,8 +138,7 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
     """
     family_spec = family(name)
     game_name = game.partition(",")[0]
-    other_games = family_spec.other_games if game_name else {}
-    values = {**family_spec.implementations[name], **family_spec.game_defaults.get(game_name, other_games)}
+    values = {**family_spec.implementations[name], **family_spec.game_defaults.get(game_name, {})}
     values |= family_spec.environment_presets.get((name, game_name), {})
     preset = (choices or {}).get("preset")
     if family_spec.presets and preset is not None:
@@ -204,7 +203,8 @@ def _family_config(agent: str, game: str, values: Mapping[str, Any]) -> Any:
     of the family (``PPO_lr``) takes precedence over a general value (``lr``)."""
     family_spec = family(agent)
     game_name = game.partition(",")[0]  # name without parameters
-    config_values = {**family_spec.implementations[agent], **family_spec.game_defaults.get(game_name, {})}
+    config_values = {**family_spec.implementations[agent], **family_spec.defaults_on_proxies}
+    config_values |= family_spec.game_defaults.get(game_name, {})
     for prefix in ("", *(f"{implementation}_" for implementation in family_spec.implementations)):
         for field in field_types(family_spec.config):  # first ``lr``, later ``PPO_lr``, which replaces its value
             if prefix + field in values:

@@ -3,7 +3,7 @@
 Sources: [W] Watkins 1989, "Learning from Delayed Rewards" (Q-learning). [R] Rummery & Niranjan 1994, "On-Line
 Q-Learning Using Connectionist Systems" (SARSA). [S] Sutton & Barto 2018, "Reinforcement Learning", sections 6.4 and
 6.5. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790; its values for
-Cliff are the defaults on maps. [C] its public code. [B] Strehl & Littman 2008, "An analysis of model-based Interval
+Cliff are the defaults on its maps. [C] its public code. [B] Strehl & Littman 2008, "An analysis of model-based Interval
 Estimation for Markov Decision Processes" (count bonus).
 """
 
@@ -21,6 +21,7 @@ _PUBLISHED_MAPS = (
     "cliff", "cliffwalking", "emptyroom22", "emptyroom23", "emptyroom33", "wallroom", "holeroom", "holeroomlarge",
     "holeroomlargeshifted",
 )  # fmt: skip
+_PUBLISHED = {"lr": 1.0, "discount": 0.8}  # values of [F]
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Config(Intrinsic):
         choices=("max", "redrawn", "executed"),
     )
     lr: float = setting(
-        1.0,
-        "alpha, the share of its error that is added to a value (below 1 if moves are random) [F]",
+        0.1,
+        "alpha, the share of its error that is added to a value (1 if moves are not random)",
         above=0,
         maximum=1,
         perturbed=True,
@@ -44,7 +45,7 @@ class Config(Intrinsic):
     anneal_lr: bool = setting(
         False, "lower lr linearly to 0 over the originally planned run; helps if moves are random"
     )
-    discount: float = setting(0.8, "discount of later rewards [F]", minimum=0, maximum=1)
+    discount: float = setting(0.99, "discount of later rewards", minimum=0, maximum=1)
     count_bonus: float = setting(
         0.0, "b of the bonus b / sqrt(n) on a reward, with n the visits of state and action [B]", minimum=0
     )
@@ -90,8 +91,8 @@ FAMILY = Family(
     config=Config,
     implementations={"QLearning": {}, "SARSA": {"backup": "redrawn"}},
     learns_from="steps",
-    game_defaults=dict.fromkeys(_PUBLISHED_MAPS, {"random_ties": False}),
-    other_games={"lr": 0.1, "discount": 0.99},  # moves may be random, and goals far away
+    defaults_on_proxies=_PUBLISHED,
+    game_defaults=dict.fromkeys(_PUBLISHED_MAPS, {**_PUBLISHED, "random_ties": False}),
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,

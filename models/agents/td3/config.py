@@ -47,7 +47,7 @@ class Config(Intrinsic):
     fill: int = setting(
         100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
     )
-    init_episodes: int = setting(5, "episodes before the first update; until then actions are random", minimum=0)
+    init_episodes: int = setting(0, "episodes before the first update; until then actions are random", minimum=0)
     updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1, maximum=10_000)
 
     # Exploration, collection and tests
@@ -102,7 +102,7 @@ FAMILY = Family(
     config=Config,
     implementations={"TD3": {}, "DDPG": {"policy_delay": 1, "policy_std": 0.0, "twin_critics": False}},
     learns_from="steps",
-    other_games={"init_episodes": 0, "fill": 1000},  # episodes may be long
+    defaults_on_proxies={"init_episodes": 5},
     environment_presets={
         ("TD3", "mountaincar-continuous"): _MOUNTAIN_CAR,
         ("TD3", "pendulum"): PENDULUM,
