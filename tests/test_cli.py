@@ -45,7 +45,7 @@ def test_help_all_lists_every_setting(name: str, capsys: pytest.CaptureFixture[s
     assert f"hyperparameters of {name if settings.proxy is None else settings.run.agent}:" in output
     if rate := getattr(settings.agent, "lr", None):
         description = "Adam's learning rate" if family(name).package != "models.agents.tabular" else "alpha, the share"
-        line = rf"{description} [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0"
+        line = rf"{description} [\w ()]*(\[\w+\] )?\(default: {rate}; allowed: number, greater than 0"
         assert re.search(line, output)
     assert "lunarlander-sparse" in output and all(f" {other}" in output for other in implementations())
 
