@@ -61,7 +61,7 @@ class Corridor(gym.Env):
 
 
 class Shift(Corridor):
-    """Never reaches the end, but may be ``truncated`` or ``terminated`` after 40 steps."""
+    """Never reaches the end, but may be ``truncated`` or ``terminated`` after 40 steps, or after fewer, "leaves"."""
 
     def __init__(self, ends: str) -> None:
         super().__init__()
@@ -69,7 +69,14 @@ class Shift(Corridor):
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
         self.age += 1
-        return 2, 0.0, self.ends == "terminated" and self.age >= 40, self.ends == "truncated" and self.age >= 40, {}
+        has_left = self.ends == "leaves" and self.np_random.random() < 0.1
+        return (
+            2,
+            0.0,
+            self.ends == "terminated" and self.age >= 40,
+            self.ends == "truncated" and self.age >= 40 or has_left,
+            {},
+        )
 
     def reset(self, **options: Any) -> tuple[int, dict]:
         self.age = 0
@@ -370,7 +377,7 @@ def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.
     assert files.load(folder / learn_command.BANDIT).config.test_limit == 30
 
 
-@pytest.mark.parametrize(("ends", "limit"), [("truncated", 40), ("terminated", 40), ("", 30)])
+@pytest.mark.parametrize(("ends", "limit"), [("truncated", 40), ("terminated", 40), ("leaves", 30), ("", 30)])
 def test_the_time_limit_may_be_the_environment_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str, limit: int
 ) -> None:
@@ -381,7 +388,7 @@ def test_the_time_limit_may_be_the_environment_s(
     gym.register(game, lambda: Shift(ends))
     task = SimpleNamespace(game=game, seed=0, spaces=make_environment(game, 1, 1).spaces)
     assert learn_probe._time_limit(task) == limit
-    assert ("ends its episodes after 40" if ends else "no time limit") in capsys.readouterr().out
+    assert ("ends its episodes after 40" if limit == 40 else "shows no time limit") in capsys.readouterr().out
 
 
 def test_a_policy_with_long_episodes_leaves_others_their_steps() -> None:

@@ -18,7 +18,7 @@ from models.contract import RandomPolicy
 from models.streams import Streams, derive_seed
 
 _CHECKED_STEPS = 200  # steps in which observations are compared with their bounds
-_EPISODES = 2  # episodes that show whether the environment has a time limit that its id lacks
+_EPISODES = 4  # episodes that show whether the environment has a time limit that its id lacks
 
 
 def _check_environment(task: Task) -> None:
@@ -43,8 +43,8 @@ def _check_environment(task: Task) -> None:
 
 
 def _time_limit(task: Task) -> int | None:
-    """Return the time limit of a task whose id has none: the number of steps after which the environment itself
-    truncates or always terminates the episodes of random play, or else `TIME_LIMIT`. None if the id has a limit."""
+    """Return the time limit of a task whose id has none: the number of steps after which the environment itself ends
+    episodes of random play, if it shows in them, or else `TIME_LIMIT`. None if the id has a limit."""
     if task.spaces.max_episode_steps:
         return None
     with contextlib.closing(make_environment(task.game, 1, _EPISODES, time_limit=LONG)) as real:
@@ -52,16 +52,14 @@ def _time_limit(task: Task) -> int | None:
         episodes = rollout(RandomPolicy(real.spaces, _EPISODES, streams), real, streams.episode_seeds(_EPISODES))
     lengths, truncated = episodes.lengths[0], episodes.truncated.any(0)[0]  # [_EPISODES] each
     longest = int(lengths.max())
-    if longest < LONG and truncated.any():
-        limit = int(lengths[truncated].max())
-    elif TIME_LIMIT < longest < LONG and (lengths == longest).all():
-        limit = longest
-    else:
-        name = f"{task.game},max_episode_steps=N"
-        note(f"{task.game} has no time limit, so its episodes end after {TIME_LIMIT:,} steps; {name} has another limit")
-        return TIME_LIMIT
-    note(f"{task.game} ends its episodes after {limit:,} steps, which is taken as their time limit")
-    return limit
+    # An environment may also truncate episodes for other reasons, but then hardly twice at the same, largest length.
+    is_truncated_alike = int(truncated.sum()) > 1 and bool((lengths[truncated] == longest).all())
+    if longest < LONG and (is_truncated_alike or (longest > TIME_LIMIT and (lengths == longest).all())):
+        note(f"{task.game} ends its episodes after {longest:,} steps, which is taken as their time limit")
+        return longest
+    name = f"{task.game},max_episode_steps=N"
+    note(f"{task.game} shows no time limit, so its episodes end after {TIME_LIMIT:,} steps; {name} has another limit")
+    return TIME_LIMIT
 
 
 def measure_baselines(task: Task) -> dict[str, Any]:

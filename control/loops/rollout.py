@@ -118,7 +118,7 @@ def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[S
         reward, next_obs = result.reward[:, :count], result.obs[:, :count]
         terminated, truncated = result.terminated[:, :count], result.truncated[:, :count]
         if num_steps == LONG and environment.spaces.max_episode_steps is None:
-            _note_once(f"an episode without a time limit ends after {LONG:,} steps; --time_limit N ends it sooner")
+            _note_once(f"an episode without a time limit ends after {LONG:,} steps; --time_limit N sets another limit")
             truncated = truncated | (running & ~terminated)
         policy.advance(reward)
         yield Step(obs, action, reward, terminated, truncated, running, next_obs)

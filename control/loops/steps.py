@@ -348,8 +348,7 @@ class StepGroups(Loop):
             results.append(group.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
         metrics = {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
         self._check_returns(metrics["finite"])
-        if self.epochs == 1:
-            self._check_scale()
+        self._check_scale()
         self.env_steps = self.env_steps + self.steps * self.envs
         self.updates = self.updates + metrics["updates"]
         self.gradient_steps = int(self.updates.max())
@@ -367,7 +366,7 @@ class StepGroups(Loop):
 
     def _check_scale(self) -> None:
         """Warn if observations are much larger than 1, because networks learn slowly from them. Images, cells and
-        observations that the agent normalises are not checked."""
+        observations that the agent normalises are not checked, and only the last observations of an epoch are."""
         agent, obs = self.groups[0].agent, self.groups[0].obs
         if (
             obs is None

@@ -91,7 +91,6 @@ FAMILY = Family(
     config=Config,
     implementations={"QLearning": {}, "SARSA": {"backup": "redrawn"}},
     learns_from="steps",
-    defaults_on_proxies=_PUBLISHED,
     game_defaults=dict.fromkeys(_PUBLISHED_MAPS, {**_PUBLISHED, "random_ties": False}),
     validate=validate,
     ineffective=ineffective,
