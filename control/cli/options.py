@@ -136,9 +136,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 def _has_setting(implementation: str, name: str) -> bool:
     """Return whether an ``implementation`` has a setting with this name or alias."""
     its_flags = flags(implementation, choices={"agent": RunConfig.agent})
-    return (
-        name in its_flags or vocabulary(families_of(implementation, RunConfig.agent), its_flags).get(name) in its_flags
-    )
+    return vocabulary(families_of(implementation, RunConfig.agent), its_flags).get(name, name) in its_flags
 
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_names: Sequence[str]) -> str | None:

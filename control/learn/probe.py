@@ -43,8 +43,8 @@ def _check_environment(task: Task) -> None:
 
 
 def _time_limit(task: Task) -> int | None:
-    """Return the time limit of a task whose id has none: the number of steps after which the environment itself ends
-    episodes of random play, if it shows in them, or else `TIME_LIMIT`. None if the id has a limit."""
+    """Return the time limit of a task whose id has none. It is the length at which the environment itself ends episodes
+    of random play, or `TIME_LIMIT` if they have no such length. Return None if the id has a limit."""
     if task.spaces.max_episode_steps:
         return None
     with contextlib.closing(make_environment(task.game, 1, _EPISODES, time_limit=LONG)) as real:

@@ -28,7 +28,7 @@ from models.settings import SettingError
 from models.state import check_like, require
 from models.streams import Blocks, Streams
 
-_LARGE_OBSERVATION = 100.0
+_LARGE_OBSERVATION = 100.0  # absolute value of a number in an observation from which a warning is printed
 BLOCK = 128  # number of steps for which initial states are sampled at once
 STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")  # attributes of `StepLoop` in its state
 
@@ -368,14 +368,8 @@ class StepGroups(Loop):
         """Warn if observations are much larger than 1, because networks learn slowly from them. Images, cells and
         observations that the agent normalises are not checked, and only the last observations of an epoch are."""
         agent, obs = self.groups[0].agent, self.groups[0].obs
-        if (
-            obs is None
-            or agent.spaces.is_image
-            or agent.spaces.one_hot
-            or getattr(agent.config, "normalize_obs", False)
-        ):
-            return
-        largest = float(obs.abs().max())
+        is_scaled = agent.spaces.is_image or agent.spaces.one_hot or getattr(agent.config, "normalize_obs", False)
+        largest = 0.0 if obs is None or is_scaled else float(obs.abs().max())
         if largest > _LARGE_OBSERVATION:
             advice = "--normalize_obs and --normalize_reward"
             if not hasattr(agent.config, "normalize_obs"):

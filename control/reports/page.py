@@ -177,8 +177,8 @@ def _conclusion(
         names, _ = distinct_labels([trials[0].names[:-1] for trials in tunings.values()])
         labels = [f"{name}: " if len(tunings) > 1 else "" for name in names]
         sentences = []
-        for label, (first, *later) in zip(labels, map(_tuning_sentences, tunings), strict=True):
-            sentences += [label + first, *later]
+        for label, (first, *details) in zip(labels, map(_tuning_sentences, tunings), strict=True):
+            sentences += [label + first, *details]
         return sentences, None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     sentences = [group.sentence for group in judged[:_MAX_NAMED]]

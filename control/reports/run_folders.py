@@ -105,7 +105,8 @@ class RunFolder:
         return {name: setting_text(value) for name, value in values.items()}
 
     def setting(self, name: str) -> str:
-        """Return a setting as text. Without an effect, it has its default; ``-`` if the run has no such setting."""
+        """Return the setting ``name`` as text: its default if it has no effect in this run, ``-`` if the run does not
+        have it."""
         if name not in self.setting_texts and self.settings is not None:
             with contextlib.suppress(AttributeError):
                 return setting_text(self.settings.value(name))
