@@ -4,12 +4,14 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
 from conftest import ROOT, Finished
 from control.cli.settings import from_dict
@@ -17,12 +19,19 @@ from control.commands.search_space import trial_settings
 from control.lightning.board import Board, hyperparameters
 from control.reports.tags import HELD_OUT_RETURN, TAGS, explanations
 from control.storage.run_dir import read_metrics
-from helpers import load_events
+from helpers import load_events, trained
 
 
 def test_page_explains_tags_of_figures() -> None:
     assert explanations().keys() >= TAGS.keys() - {HELD_OUT_RETURN}
     assert explanations()["eval/steps_greedy"] == explanations()["eval/length_greedy"]  # TensorBoard's, metrics.csv's
+
+
+def session_of(events: EventAccumulator) -> tuple[SessionStartInfo, dict[str, Any]]:
+    """A row of TensorBoard's page HPARAMS, and its settings by name."""
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    session = HParamsPluginData.FromString(content).session_start_info
+    return session, {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
 
 
 def test_events_equal_metrics(finished: Finished) -> None:
@@ -40,14 +49,12 @@ def test_events_equal_metrics(finished: Finished) -> None:
         assert [event.step for event in events.Histograms(tag)] == evaluated, tag
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
-    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    session = HParamsPluginData.FromString(content).session_start_info
+    session, hparams = session_of(events)
     assert session.group_name == f"debug/UDRL 25: {folder.relative_to(folder.parents[5])}"
-    hparams = {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
     assert hparams.items() >= {"algo": "UDRL", "env": "cartpole", "set.epochs": 5}.items()
     hidden = {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"}
     assert not hidden & {name.removeprefix("set.") for name in hparams}
-    assert sorted(hparams)[:3] == ["algo", "env", "lr"]
+    assert sorted(hparams)[:4] == ["algo", "env", "lr", "seed"]
     assert events.SummaryMetadata("eval/return_greedy").summary_description == explanations()["eval/return_greedy"]
     assert events.SummaryMetadata("train/policy_loss").summary_description.startswith("Loss that the policy minimises")
     assert events.SummaryMetadata("eval/return_greedy").data_class == DATA_CLASS_SCALAR  # or it loses its description
@@ -57,6 +64,17 @@ def test_events_equal_metrics(finished: Finished) -> None:
         events.SummaryMetadata("_hparams_/experiment")
     (file,) = folder.rglob("events.out.tfevents.*")  # so that the run is listed once
     assert file.parent == folder and "summary/curve" in events.Tags()["images"]
+
+
+def test_a_run_of_several_seeds_has_their_means_as_its_curves(logdir: Path) -> None:
+    folder = trained(logdir, num_seeds=2, logger="tensorboard")
+    metrics = read_metrics(folder / "metrics.csv")
+    loss = np.array(metrics["train/policy_loss"]).reshape(-1, 2)  # [epochs, seeds]
+    events = load_events(folder)
+    assert [point.value for point in events.Scalars("train/policy_loss")] == pytest.approx(np.nanmean(loss, 1).tolist())
+    assert "conclusion/text_summary" in events.Tags()["tensors"]
+    _, hparams = session_of(load_events(folder / "seed_26"))
+    assert hparams["seed"] == 26
 
 
 def test_a_search_has_the_tags_of_agents(finished: Finished) -> None:

@@ -21,7 +21,7 @@ from control.reports.tags import SYNTHETIC_STEPS, explanations
 from models.settings import names_with
 
 # The first names on HPARAMS, in its order. With more than four settings of a run, its first metric is not in sight.
-_FIRST = {"implementation": "algo", "gamename": "env", "lr": "lr"}
+_FIRST = {"implementation": "algo", "gamename": "env", "lr": "lr", "seed": "seed"}
 _ROW_PARTS = 6  # parts of a folder's path in the name of a row, enough for teachers and trials
 # Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
 _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
@@ -55,7 +55,8 @@ class Board:
         """Add the settings of the run with this ``seed`` (`add_values`), with its `hyperparameters` on the page
         HPARAMS."""
         values = effective_values(settings) | {"seed": seed}
-        self.add_values(values, hyperparameters(settings), _row_name(settings.run, seed, self.folder), steps)
+        highlighted = hyperparameters(settings) | {"seed": seed}
+        self.add_values(values, highlighted, _row_name(settings.run, seed, self.folder), steps)
 
     def add_values(self, values: Mapping[str, Any], highlighted: Mapping[str, Any], name: str, steps: int = 0) -> None:
         """Add a table of the settings ``values``, and a row with the ``name`` and the ``highlighted`` settings to

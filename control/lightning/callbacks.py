@@ -107,7 +107,9 @@ class Progress(Callback):
         self._row_seconds = Meter.seconds()
         last_epoch = _number_text(module, module.epochs or 0)
         epoch = _number_text(module, module.epoch)
-        times = {"steps/s": f"{module.means()[SPEED]:9,.0f}", "left": self.meter.time_left(fraction)}
+        speed = module.means()[SPEED]  # 0 if the generations of a search train no agents
+        times = {"steps/s": f"{speed:9,.0f}"} if speed else {}
+        times["left"] = self.meter.time_left(fraction)
         if self.meter.bar is not None:  # the printed row draws it again
             self.meter.show(fraction, f"{module.unit} {epoch}")
         if module.legend and not self._table.widths:  # the first row will follow
@@ -145,20 +147,22 @@ class RunLog(Callback):
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # tag -> a number for each member
         counts = {GRADIENT_STEPS: module.gradient_steps}
         elapsed = Meter.seconds() - self._start
+        shown = {EPOCH: module.epoch} | (counts if isinstance(module, AgentModule) else {})  # only in TensorBoard
         rows: list[dict[str, Any]] = []  # a row of metrics.csv for each member
         for member, key in enumerate(self._keys(module)):
             metrics = {tag: column[member] for tag, column in columns.items()} | {ELAPSED: elapsed}
             rows.append(key | counts | metrics)
             if module.boards:
-                scalars = {EPOCH: module.epoch} | metrics
-                if isinstance(module, AgentModule):
-                    scalars |= counts
-                module.boards[member].add_scalars(scalars, key["env_steps"])
+                module.boards[member].add_scalars(shown | metrics, key["env_steps"])
         self.metrics.append(*rows)
-        if module.boards and module.is_evaluated():
+        if module.run_board is None:
+            return
+        if len(module.boards) > 1:
+            module.run_board.add_scalars(shown | module.means() | {ELAPSED: elapsed}, module.steps_a_seed())
+        if module.is_evaluated():
             for tag, numbers in module.histograms().items():
                 module.boards[0].add_histogram(tag, numbers, int(module.env_steps[0]))
-            for board in module.boards:
+            for board in (*module.boards, module.run_board):
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def _keys(self, module: RunModule) -> list[dict[str, int]]:
@@ -281,7 +285,7 @@ class Recorder(Callback):
             return
         for i in range(run.record_n_rollouts_per_epoch):
             path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-            on_board = i == 0 and bool(module.boards)
+            on_board = i == 0 and module.run_board is not None
             film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=on_board)
             if on_board:
                 module.show_image("film", path.with_suffix(".gif"))

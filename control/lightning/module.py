@@ -71,6 +71,7 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         self.epoch_optimizer = EpochOptimizer()
         self.board_folder: Path | None = None  # folder of TensorBoard's event files; None is the run folder
         self.boards: list[Board] = []  # TensorBoard's log of each member; empty without TensorBoard (`open_boards`)
+        self.run_board: Board | None = None  # TensorBoard's log of the means over members; of one member: its log
         self.watch: Watch | None = None  # called with the progress of an epoch, or of the work before the first one
         self.resumable = True  # whether the next checkpoint must contain all state for a resumed run
 
@@ -118,27 +119,31 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         return {}
 
     def open_boards(self, folder: Path) -> None:
-        """Open TensorBoard's event files in ``folder``, or in its subfolders ``seed_N`` if there are several seeds."""
+        """Open TensorBoard's event files in ``folder``. Of several seeds, each has a subfolder ``seed_N``, and the
+        files in ``folder`` have their means."""
         for seed, steps in zip(self.seeds, self.env_steps.tolist(), strict=True):
             board = Board(folder if len(self.seeds) == 1 else folder / f"seed_{seed}", steps)
             board.add_settings(self.settings, seed, steps)
             board.add_charts(SEARCH_CHARTS if self.settings.proxy is not None else AGENT_CHARTS)
             self.boards.append(board)
+        self.run_board = self.boards[0] if len(self.seeds) == 1 else Board(folder, self.steps_a_seed())
 
     def show_image(self, tag: str, path: Path) -> None:
-        """Add the picture or GIF ``path`` of the first member to TensorBoard, if the run uses it."""
-        for board in self.boards[:1]:
-            board.add_image(tag, path, int(self.env_steps[0]))
+        """Add the picture or GIF ``path`` to the run in TensorBoard, if it uses TensorBoard."""
+        if self.run_board is not None:
+            self.run_board.add_image(tag, path, self.steps_a_seed())
 
     def show_text(self, tag: str, text: str) -> None:
-        """Add a text about all members to TensorBoard's files of the first member, if the run uses TensorBoard."""
-        for board in self.boards[:1]:
-            board.writer.add_text(tag, text, int(self.env_steps[0]))
+        """Add a text about all members to the run in TensorBoard, if it uses TensorBoard."""
+        if self.run_board is not None:
+            self.run_board.writer.add_text(tag, text, self.steps_a_seed())
 
     def close(self) -> None:
         """Close the event files. Subclasses also close their environments and end their processes."""
         for board in self.boards:
             board.writer.close()
+        if self.run_board is not None:
+            self.run_board.writer.close()
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the `EpochOptimizer`. Subclasses add the agents' optimisers that Lightning saves."""

@@ -254,9 +254,9 @@ class ProxyModule(RunModule):
     def columns(self) -> dict[str, str]:
         """Return the printed row of the generation, heading -> text: the training steps of all agents, the average and
         the highest fitness of the population, the return of agents on the mean, the number of diverged proxies, and the
-        real steps. Columns about the mean are left out if it was not evaluated."""
-        means = self.means()
-        columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}
+        real steps. Columns about the mean are left out if it was not evaluated, and steps if no agent has trained."""
+        means, num_steps = self.means(), int(self.env_steps.sum())
+        columns = {self.steps_kind: f"{num_steps:11,}"} if num_steps else {}
         for heading, tag in (("fitness", FITNESS), ("best", BEST_FITNESS), ("mean", MEAN_RETURN)):
             if tag in means:
                 columns[heading] = number_text(means[tag])
@@ -265,7 +265,7 @@ class ProxyModule(RunModule):
         num_diverged = int((~self.fitness.isfinite()).sum())
         if num_diverged:
             columns["diverged"] = f"{num_diverged} of {len(self.fitness)}"
-        return columns | {self.real_label: f"{self.real_steps:10,}"}
+        return columns | {self.real_label: f"{self.real_steps:11,}"}
 
     def histograms(self) -> dict[str, Tensor]:
         weights_by_network = self.factory.parameters.split(self.mean.detach())  # network -> [1, its weights]

@@ -95,7 +95,7 @@ AGENT_CHARTS = {
 }
 SEARCH_CHARTS = {
     "fitness: best and mean of the networks": (BEST_FITNESS, FITNESS),
-    "return of new agents on the task": (MEAN_RETURN, GREEDY),
+    "return of new agents on the task": (MEAN_RETURN,),
 }
 _PAGE = Path(__file__).parents[2] / "docs" / "tensorboard.md"
 
