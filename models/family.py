@@ -108,6 +108,7 @@ class Family:
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}  # settings without effect -> the reason
     replaced: Mapping[str, str] = dataclasses.field(default_factory=dict)  # run's setting -> the family's, or ""
     changeable: Callable[[Any], tuple[str, ...]] = lambda config: ()  # settings that a resumed run may change
+    default_epochs: int | None = None  # None: the run's default
     accelerators: tuple[str, ...] = ("cpu",)  # devices on which its agents can learn
     trains_on_proxies: bool = False  # whether its agents are `models.contract.InnerAgent`
 

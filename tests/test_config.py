@@ -91,6 +91,13 @@ def test_flag_values_are_parsed(words: str, field: str, value: Any) -> None:
     assert actual == value and type(actual) is type(value)
 
 
+def test_tables_train_for_fewer_epochs() -> None:
+    settings = from_dict({"implementation": "QLearning", "gamename": "cliff"})
+    assert (settings.epochs, from_dict(as_dict(settings)).epochs) == (400, 400)
+    assert "--epochs" not in command_line(settings) and "--epochs 2000" in command_line(settings.replace(epochs=2000))
+    assert from_dict({"implementation": "SARSA", "total_steps": 700}).epochs == 2
+
+
 def test_preset_changes_defaults(tmp_path: Path) -> None:
     def agent_settings(*argv: str) -> tuple[str, float, float]:
         agent = parse(["--implementation", "CPG", *argv]).agent

@@ -31,8 +31,8 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
     agent_name = run.implementation if proxy is None else run.agent
     section = f"hyperparameters of {agent_name}"
     agent_flags = {**_shared_flags(agent, section), **flags_of(agent, section)}
-    # Of a run's settings, only ``agent`` has a default that depends on other settings.
-    all_flags = {**flags_of(RunConfig(agent=run.agent)), **command_flags()}
+    # Of a run's settings, only these have defaults that depend on other settings.
+    all_flags = {**flags_of(RunConfig(agent=run.agent, epochs=run.epochs)), **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
     return {**all_flags, **parameters(run.gamename), **flags_of(proxy), **agent_flags}

@@ -181,6 +181,9 @@ def defaults_for(values: Mapping[str, Any]) -> Settings:
     value). Other settings in ``values`` are ignored."""
     deciding_values = {name: values[name] for name in DECIDING if name in values}
     run = RunConfig(**convert_values(deciding_values, flags_of(RunConfig())))
+    epochs = family(run.implementation).default_epochs
+    if epochs is not None:
+        run = dataclasses.replace(run, epochs=epochs)
     subcommand = subcommand_in(values)
     if family(run.implementation).learns_from != "evolution":
         return Settings(run, default_config(run.implementation, run.gamename, values), subcommand=subcommand)

@@ -92,6 +92,7 @@ FAMILY = Family(
     implementations={"QLearning": {}, "SARSA": {"backup": "redrawn"}},
     learns_from="steps",
     game_defaults=dict.fromkeys(_PUBLISHED_MAPS, {**_PUBLISHED, "random_ties": False}),
+    default_epochs=400,  # tables learn in fewer steps than networks
     validate=validate,
     ineffective=ineffective,
     trains_on_proxies=True,
