@@ -46,6 +46,11 @@ DOCS = Path(__file__).resolve().parent
 # Folder of a family -> the page about it, if it has another name.
 _PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy", "tabular": "which_agent"}
 _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
+# Pages of settings, in the order of their use.
+_ORDER = (
+    "ppo ddqn sac td3 td3_discrete tabular policy_gradients command_conditioned model_generalisation searches "
+    "synthetic reward"
+).split()
 
 _SEARCH_DEFAULTS = "Defaults depend on the preset and the environment; `--help` with both shows the defaults of a run."
 
@@ -78,9 +83,9 @@ def pages() -> dict[str, str]:
         lines_of_page[_folder(family)] = _family_settings(family)
     all_pages = {"settings.md": ""}  # the first page, written last because it has links to the others
     titles: dict[str, str] = {}
-    for name, lines in lines_of_page.items():
+    for name, lines in sorted(lines_of_page.items(), key=lambda item: _ORDER.index(item[0])):
         text = _text(lines)
-        titles[name] = text.partition("\n")[0].removeprefix("# Settings of ")
+        titles[name] = _capitalized(text.partition("\n")[0].removeprefix("# Settings of "))
         # Headings of these pages are one level higher than on the first page.
         all_pages[f"settings/{name}.md"] = re.sub("\n##(#+) ", r"\n#\1 ", text)
     words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))  # flags and examples as code
@@ -96,6 +101,11 @@ def _text(parts: Iterable[str]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def _capitalized(heading: str) -> str:
+    """Return a heading with a capital as first letter."""
+    return heading[0].upper() + heading[1:]
+
+
 def _folder(family: Family) -> str:
     """Return the name of the folder of a family, such as ``ppo``."""
     return family.package.rpartition(".")[2]
@@ -106,7 +116,7 @@ def _run_settings() -> Iterator[str]:
     yield "## Every run\n"
     for config in (RunConfig, *COMMANDS.values()):
         yield from _sections(config())
-    yield "### commands\n"
+    yield "### Commands\n"
     yield from _lines(command_flags().values())
 
 
@@ -173,13 +183,13 @@ def _family_settings(family: Family) -> Iterator[str]:
     yield from _tuned(first, {name: value for name, value in vars(config).items() if name not in shared})
     yield from _sections(config, [folder], shared, sources)
     if overrides:
-        yield "### other defaults\n"
+        yield "### Other defaults\n"
         for title, values in overrides.items():
             pairs = ", ".join(f"`{name}` {as_word(value, ',')}" for name, value in values.items())
             yield _wrap(f"- {title}: {pairs}", "  ")
         yield ""
     if sources:
-        yield "### sources\n"
+        yield "### Sources\n"
         yield from _source_items(sources)
 
 
@@ -292,11 +302,11 @@ def _sections(
             sections.setdefault(_section(flag), []).append(flag)
     for section, flags in sections.items():
         if section and flags:
-            yield f"### {section}\n"
+            yield f"### {_capitalized(section)}\n"
         if flags and section == "curiosity":
             curiosity_sources = _sources_in(intrinsic.__doc__ or "")
             yield from _lines(flags, families, curiosity_sources, "#sources-of-curiosity")
-            yield "#### sources of curiosity\n"
+            yield "#### Sources of curiosity\n"
             yield from _source_items(curiosity_sources)
             yield ""
         elif flags:

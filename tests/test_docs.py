@@ -200,6 +200,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / path.name).symlink_to(path)
     model = networks(0, state=(6, 4), reward=(6, 1), done=(6, 1))
     saved(folder / "CartPole-v0_CW9CSH.pt", model, activation_fn="prelu")
+    for kind in ("bandit", "reward"):  # files of a run of --learn
+        (folder / f"{kind}.safetensors").symlink_to(ROOT / f"understudy/pretrained/lunarlander-{kind}.safetensors")
     return folder
 
 

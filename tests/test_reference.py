@@ -37,12 +37,12 @@ def test_a_page_of_settings_opens_with_whose_defaults_it_has(name: str) -> None:
         config = default_config(first, "an environment without presets")
         for setting, default in re.findall(r"^- \*\*`(\w+)`\*\* \(default\s+`(.+?)`\):", text, re.MULTILINE):
             assert default == (as_word(getattr(config, setting), ",") or "empty"), setting
-    assert ("\n## other defaults\n" in text) == ("[other defaults](#other-defaults)" in introduction)
+    assert ("\n## Other defaults\n" in text) == ("[other defaults](#other-defaults)" in introduction)
     if others:
         assert introduction.startswith(f"Defaults beside the names are {first}'s; [other")
         assert all(re.search(rf"\b{other}\b", introduction) for other in others)
-    assert "\n## sources\n" in text and "Raised letters are [sources](#sources)." in introduction.replace("\n", " ")
-    meanings, sources = text.split("\n## sources\n")
+    assert "\n## Sources\n" in text and "Raised letters are [sources](#sources)." in introduction.replace("\n", " ")
+    meanings, sources = text.split("\n## Sources\n")
     letters = set(re.findall(r"^- \*\*([A-Z])\*\*: ", sources, re.MULTILINE))
     assert set(re.findall(r"\[([A-Z])\]\(#sources\s", meanings)) <= letters
     assert not re.search(r"\[[A-Z](, [A-Z])*[]:](?!\()", meanings)  # all sources are links

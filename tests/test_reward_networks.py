@@ -17,8 +17,8 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from control.reports.figures import DEFAULT_STYLE
-from control.reports.reward import _map, best_moves
+from control.reports.figures import FigureStyle
+from control.reports.reward import _map, _number_texts, best_moves
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.reward import HAND, ProxyFactory, collect_transitions
@@ -176,8 +176,15 @@ def test_best_moves_of_the_map_are_those_by_hand(tmp_path: Path) -> None:
     for cell, moves in best.items():
         assert real[cell].nonzero()[:, 0].tolist() == moves, cell
     assert torch.equal(real, learned) and not real[12, go_left]
-    _map(cliff(), factory.parameters.with_weights(0 * flat), 0.9, tmp_path / "map.png", "", DEFAULT_STYLE)
-    assert (tmp_path / "map.png").exists()
+    style = FigureStyle(narrow=True)
+    _map(cliff(), factory.parameters.with_weights(0 * flat), 0.9, tmp_path / "map.png", "", style)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["map.png", "map_narrow.png"]
+
+
+def test_numbers_of_a_map_have_few_letters() -> None:
+    assert _number_texts([-2.8, 0.264, -0.3, 128.4], False) == ["-3", "0", "0", "128"]
+    assert _number_texts([-0.26, 4.0], False) == ["-0.3", "4.0"]
+    assert _number_texts([-2.99e8, 62.4, 0.068, 0.0], True) == ["-3e8", "62", "0.07", "0"]
 
 
 # -- first networks ----------------------------------------------------------------------------------------------------

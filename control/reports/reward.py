@@ -5,6 +5,7 @@ this number, or the difference of this number, then called a potential, between 
 """
 
 import math
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.figures import WIDTH, FigureStyle, figure_panels, style_of
+from control.reports.figures import NARROW, WIDTH, FigureStyle, figure_panels, narrow_file, style_of
 from control.reports.states import base_name, state_names
 from envs.gridmaps import GOAL, HOLE, WALL, CellTable
 from envs.make import make_dynamics
@@ -64,10 +65,10 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``reward.png`` in ``folder``, also as SVG, and return its path. It shows the output of a reward network, the
-    ``proxy``: in each cell of a grid world, with the best moves; on planes through the states of games in `SLICES`; for
-    other games, as a histogram over random play. A network without states as input, or with the info of a step
-    (Gymnasium's) as input, is shown by its weights instead."""
+    """Draw ``reward.png`` in ``folder``, also as SVG and, of a grid world, narrow. Return its path. It shows the output
+    of a reward network, the ``proxy``: in each cell of a grid world, with the best moves; on planes through the states
+    of games in `SLICES`; for other games, as a histogram over random play. A network without states as input, or with
+    the info of a step (Gymnasium's) as input, is shown by its weights instead."""
     networks: Any = proxy.networks
     game = proxy.game
     phi = networks.with_weights(proxy.parameters[None])
@@ -158,41 +159,69 @@ _MARKS = {GOAL: "goal", HOLE: "fall", WALL: "wall"}  # kind of a cell without mo
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 
+def _number_texts(values: list[float], is_exponential: bool) -> list[str]:
+    """Return the values of cells as texts of few letters: ``128``, or ``3e8`` if phi is exponential."""
+    if is_exponential:
+        return [f"{value:.0f}" if 1 <= abs(value) < 1000 else re.sub(r"e\+0*", "e", f"{value:.1g}") for value in values]
+    # At least two digits of the largest value.
+    decimals = max(0, 2 - math.ceil(math.log10(max(0.1, *map(abs, values)))))
+    return [f"{value:z.{decimals}f}" for value in values]
+
+
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, style: FigureStyle) -> None:
-    """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves."""
+    """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves. The
+    narrow figure has no colour bar, so that its cells have room for numbers."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
     quantity = _quantity(phi)
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
+    texts = _number_texts(values.flatten().tolist(), phi.uses_symexp)
+    letters = max(4, *map(len, texts))  # the marks have four
     real_best, learned_best = best_moves(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
-    cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches, without the colour bar at the right
-    font_size = 9 * cell_size
     note = "arrows: best moves under the learned reward, grey if they are not best under the real reward"
     note += f"; numbers: {quantity}"
-    style = replace(style, narrow=False)  # the numbers would overlap
-    with figure_panels(path, [[0]], (WIDTH, cell_size * rows + 0.1), style, title=title, note=note) as (axis,):
-        image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.uses_symexp else None)
-        for cell, kind in enumerate(kinds):
-            row, column = divmod(cell, columns)
-            value = values[row, column].item()
-            ink = _BLACK if 0.1 < float(image.norm(value)) < 0.9 else _WHITE  # both ends of the colour map are dark
-            axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
-            if kind in _MARKS:
-                axis.text(column, row + 0.15, _MARKS[kind], ha="center", fontsize=1.2 * font_size, color=ink)
-                continue
-            y = row + 0.1  # below the number
-            for number, move in enumerate(dynamics.actions):
-                if learned_best[cell, number]:
-                    dx, dy = _ARROWS[move]
-                    colour = ink if real_best[cell, number] else _DIM
-                    arrow = {"arrowstyle": "->", "color": colour}
-                    axis.annotate("", (column + dx, y + dy), (column, y), arrowprops=arrow)
-        axis.set(xticks=[], yticks=[])
-        axis.grid(False)
-        bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8)
-        # By default there is a tick for each power of ten, and they overlap. Two powers of each sign and 0 remain.
-        if phi.uses_symexp:
-            exponent = round(math.log10(values.abs().max().clamp(min=10)))
-            powers = [10.0**exponent, 10.0 ** (exponent // 2)]
-            bar.set_ticks(sorted([0.0, *powers, *(-power for power in powers)]))
-            bar.minorticks_off()
+    single_style = replace(style, narrow=False)
+    for file, width in ((path, WIDTH), *(((narrow_file(path), NARROW),) if style.narrow else ())):
+        cell_size = min(0.7, (width - (0.8 if width == WIDTH else 0.1)) / columns)  # inches
+        font_size = min(9.0, 72 * cell_size / (0.7 * letters))  # points; a letter is narrower than 0.7 of it
+        size = (width, max(0.42, cell_size) * rows + 0.1)
+        with figure_panels(file, [[0]], size, single_style, title=title, note=note) as (axis,):
+            norm = "symlog" if phi.uses_symexp else None
+            image = axis.imshow(values, cmap="RdYlBu", norm=norm, aspect="auto" if width == NARROW else "equal")
+            for cell, kind in enumerate(kinds):
+                row, column = divmod(cell, columns)
+                # Both ends of the colour map are dark.
+                ink = _BLACK if 0.1 < float(image.norm(values[row, column].item())) < 0.9 else _WHITE
+                word: Any = {"ha": "center", "va": "center", "fontsize": font_size, "color": ink}
+                axis.text(column, row - 0.26, texts[cell], **word)
+                if kind in _MARKS:
+                    axis.text(column, row + 0.2, _MARKS[kind], **word)
+                    continue
+                y = row + 0.15  # below the number
+                for number, move in enumerate(dynamics.actions):
+                    if learned_best[cell, number]:
+                        dx, dy = _ARROWS[move]
+                        colour = ink if real_best[cell, number] else _DIM
+                        arrow = {
+                            "arrowstyle": "->",
+                            "color": colour,
+                            "shrinkA": 0,
+                            "shrinkB": 0,
+                            "mutation_scale": font_size,
+                        }
+                        axis.annotate("", (column + dx, y + dy), (column, y), arrowprops=arrow)
+            axis.set(xticks=[], yticks=[])
+            axis.grid(False)
+            if width == WIDTH:
+                _colour_bar(axis, image, quantity, values if phi.uses_symexp else None)
+
+
+def _colour_bar(axis: Any, image: Any, quantity: str, symexp_values: Tensor | None) -> None:
+    """Add the colour bar of an ``image`` of a ``quantity``. By default there is a tick for each power of ten of
+    ``symexp_values``, and they overlap. Two powers of each sign and 0 remain."""
+    bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8)
+    if symexp_values is not None:
+        exponent = round(math.log10(symexp_values.abs().max().clamp(min=10)))
+        powers = [10.0**exponent, 10.0 ** (exponent // 2)]
+        bar.set_ticks(sorted([0.0, *powers, *(-power for power in powers)]))
+        bar.minorticks_off()

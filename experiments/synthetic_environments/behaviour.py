@@ -4,9 +4,9 @@
 
     python experiments/synthetic_environments/behaviour.py cartpole-mdp --numbers docs/results/behaviour.json
 
-Figures 4 (CartPole) and 8 (Acrobot) of Ferreira et al. 2022. ``--dark`` writes a second file for a dark page, and
-``--paid`` a figure of a bandit's reward over states and actions. ``--json`` adds the histograms to a file, and
-``--numbers`` draws them again from this file.
+Figures 4 (CartPole) and 8 (Acrobot) of Ferreira et al. 2022. ``--dark`` writes a second file for a dark page,
+``--narrow`` files ending in ``_narrow`` for telephones, and ``--paid`` a figure of a bandit's reward over states and
+actions. ``--json`` adds the histograms to a file, and ``--numbers`` draws them again from this file.
 """
 
 import argparse
@@ -33,10 +33,10 @@ from models.settings import SettingError
 LAYOUT = Layout(("game", "kind", "panels"), 1)
 
 
-def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path | None) -> None:
-    """Write the figure for each page. ``figures``: theme -> file."""
+def draw(panels: list[dict[str, Any]], figures: dict[str, Path], narrow: bool, numbers: Path | None) -> None:
+    """Write the figure for each page, with ``narrow`` also for telephones. ``figures``: theme -> file."""
     for theme, path in figures.items():
-        draw_histograms(path, panels, FigureStyle(theme), numbers)
+        draw_histograms(path, panels, FigureStyle(theme, narrow=narrow), numbers)
         print(f"Figure:  {path}")
 
 
@@ -56,7 +56,7 @@ def make(flags: argparse.Namespace) -> None:
         numbers = numbers_in("numbers", flags.numbers, LAYOUT)
         if name not in numbers:
             raise SettingError(f"proxy is {name!r}; allowed with '{flags.numbers}': {', '.join(numbers)}", "proxy")
-        return draw(numbers[name]["panels"], figures_of(flags), flags.numbers)
+        return draw(numbers[name]["panels"], figures_of(flags), flags.narrow, flags.numbers)
     check_options(flags, LAYOUT)
     figures = figures_of(flags)
     proxy = load_synthetic(name)
@@ -72,7 +72,7 @@ def make(flags: argparse.Namespace) -> None:
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
     samples = behaviour(proxy, settings)
     panels = histograms(samples, proxy.game, proxy.config.proxy == "bandit")
-    draw(panels, figures, None)
+    draw(panels, figures, flags.narrow, None)
     if flags.json:
         results = numbers_in("json", flags.json, LAYOUT, new=True)
         results[name] = {"game": proxy.game, "kind": proxy.config.proxy, "panels": panels}
@@ -87,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--agent", default="DDQN", help="what trains on it")
     flags.add_argument("--out", type=Path, default=Path("behaviour.png"), help=".png, .pdf or .svg")
     flags.add_argument("--dark", type=Path, help="the same for a dark page")
+    flags.add_argument("--narrow", action="store_true", help="also write NAME_narrow, for telephones")
     flags.add_argument(
         "--paid", type=Path, help="what a bandit pays for, over state and action; the dark page's ends in _dark"
     )
