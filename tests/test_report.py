@@ -320,13 +320,12 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     header = "run new agents std worst solved steps of a new agent steps of the search"
     assert f" trained on the winner {header} SE, seed 1 3 " in both
     assert f" Learned {scores['verdict']['sentence']} " in both
-    assert "--proxy" not in page.text.partition(" Repeat ")[2]  # the default
     steps = "steps until the median agent solves a test: 325 (task's reward: 1,475)."
     scores["verdict"]["sentence"] += f" The learned reward helps: {steps}"
     (folder / "scores.json").write_text(json.dumps(scores))
     text = make_page(folder, out=tmp_path / "page.html").text
-    assert " steps to solve, learned reward steps to solve, task's reward steps of the search seed 1 3 " in text
-    assert " 325 1,475 " in text and "Steps to solve: until the median agent solves a test." in text
+    assert " run steps to solve, learned reward steps to solve, task's reward new agents " in text
+    assert " seed 1 325 1,475 3 " in text and "Steps to solve: until the median agent solves a test." in text
     (folder / "scores.json").unlink()  # as while the search runs
     page = make_page(folder, out=tmp_path / "page.html")
     assert "SE: without a held-out evaluation; new agents returned " in page.text
@@ -408,6 +407,7 @@ def test_settings_have_defaults_or_an_explanation_of_empty_cells(logdir: Path, t
     for game in ("cartpole", "pendulum"):
         write_run(logdir, "SE", numbers(10.0), flags=["--gamename", game], game=game)
     text = make_page(logdir / "cartpole", logdir / "pendulum", out=tmp_path / "page.html").text
+    assert "--proxy" not in text.rpartition(" Repeat ")[2]  # the default
     assert " setting cartpole pendulum default meaning " in text and " twin_critics - true " in text
     assert "Not the default, or different between the runs; -: not a setting of this run" in text
 

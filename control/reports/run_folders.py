@@ -162,7 +162,7 @@ class RunFolder:
         if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
             texts[IQM] = tables.with_interval(numbers["iqm"], (numbers["iqm_low"], numbers["iqm_high"]))
         if steps := STEPS_TO_SOLVE.search(self.scores.get("verdict", "")):
-            texts |= {"steps to solve, learned reward": steps[1], "steps to solve, task's reward": steps[2]}
+            texts = {"steps to solve, learned reward": steps[1], "steps to solve, task's reward": steps[2]} | texts
         return texts
 
     @cached_property
