@@ -202,9 +202,9 @@ def _conclusion(
         return sentences, None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     named = judged
-    if len(judged) >= _MIN_COUNTED:
-        best_groups = {group.game: group for group in reversed(judged)}  # the best comes last and remains
-        named = sorted(best_groups.values(), key=judged.index)[:_MAX_NAMED]
+    if len(judged) >= _MIN_COUNTED:  # only the best of each environment; the table has all
+        games = [group.game for group in judged]
+        named = [judged[games.index(game)] for game in dict.fromkeys(games)][:_MAX_NAMED]
     sentences = [group.sentence for group in named]
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
         count = sum(group.verdict == "solved" for group in judged)
@@ -259,8 +259,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     if any("steps to solve, task's reward" in folder.held_out for group in groups for folder in group.folders):
         notes.append("Steps to solve: until the median agent solves a test.")
     notes.append(f"Returns are means over the last tenth of the {period}{best}.")
-    if any(group.exceeds_total_steps for group in groups):
-        notes.append(f"Runs end with whole {period}, and so have more steps than their setting total_steps.")
+    if any(folder.setting("total_steps").isdecimal() for group in groups for folder in group.folders):
+        notes.append(f"Training ends with whole {period}, so with total_steps or a few steps more.")
     if len(groups) == 1 and "second evaluation" in groups[0].checkpoint_sentence:
         notes.append("The agent in best.ckpt has the best mean of two evaluations; the table has the first of them.")
     if any(len(group.runs) > 1 or IQM in folder.held_out for group in groups for folder in group.folders):

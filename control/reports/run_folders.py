@@ -355,13 +355,6 @@ class ReportGroup(Group):
         return tables.solved_steps(runs, self.tag, self.solved)
 
     @property
-    def exceeds_total_steps(self) -> bool:
-        """Whether a run has more steps than its setting ``total_steps``."""
-        limits = [folder.settings.total_steps for folder in self.folders if folder.settings is not None]
-        most_steps = max(seed["env_steps"] for seed in self.summary["seeds"].values())
-        return any(limit is not None and most_steps > limit for limit in limits)
-
-    @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
         return range_text([seed["env_steps"] for seed in self.summary["seeds"].values()])
