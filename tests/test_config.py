@@ -180,6 +180,7 @@ def test_command_line_round_trip(words: str) -> None:
     assert dataclasses.replace(parse(line), explicit_names=settings.explicit_names) == settings
     assert " null" not in " ".join(line).replace("--solved_reward null", "")  # a default that --test_limit changes
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
+    assert command_line(parse(["--record"])).endswith("--seed 25 --record")
 
 
 @hypothesis_settings(max_examples=25)

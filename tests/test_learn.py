@@ -329,6 +329,10 @@ def test_with_continuous_actions_the_better_of_two_teachers_is_kept(
     best = max(result["returns"], key=result["returns"].get)
     assert trainer.load(folder / learn_teacher.TEACHER).settings.agent.discount == float(best.removeprefix("discount "))
     assert result["max_steps"] == 3200 and result["real_steps"] > 1600
+    page = (folder / learn_command.PAGE).read_text()
+    assert re.search(r">teacher_steps</th><td[^>]*>1600<.*largest number of steps of that agent", page)
+    (address,) = re.findall(r'href="([^"]*)">Settings of the teacher', page)
+    assert (folder / address).is_file() and "Versions of the programs" in page and torch.__version__ in page
 
 
 @pytest.mark.usefixtures("one_learner")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from control.evolution.objectives import first_solved_test, first_stable_test, objective, stays_solved
-from control.reports.search import describe, quartiles, reward_comparison, speed_text
+from control.reports.search import STEPS_TO_SOLVE, describe, quartiles, reward_comparison, speed_text
 from models.proxies.reward.config import Config
 from models.proxies.search import SearchConfig, validate
 
@@ -128,3 +128,4 @@ def test_comparison_with_the_reward_of_the_task(learned: Any, task: Any, expecte
     text = reward_comparison(outcome_of(torch.tensor(learned)), outcome_of(torch.tensor(task)), config)
     conclusion, end = expected
     assert text.startswith(f"The learned reward {conclusion}: with the task's reward, agents return ") and end in text
+    assert bool(STEPS_TO_SOLVE.search(text)) == ("(task's reward: " in text)

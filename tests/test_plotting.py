@@ -121,6 +121,14 @@ def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     np.testing.assert_allclose(smooth(np.full(500, 3.0)), 3.0)
 
 
+def test_long_curves_are_exact_at_the_left_of_a_logarithmic_axis(logdir: Path) -> None:
+    """The first of a thousand points are as far apart there as all others."""
+    folder = fake_runs.write_run(logdir, "PPO", lambda epoch, _: {"rollout/return_mean": 500 - 480 / epoch}, epochs=999)
+    x, (curve,) = on_grid(read_runs(folder / "metrics.csv"), "rollout/return_mean")
+    assert x[:3].tolist() == [1000, 2000, 3000] and curve[0] == 20 and curve[1] < 300 and x[-1] == 999_000
+    assert 200 < len(x) <= 400 and np.diff(x).max() <= 6000 and (x[1:] / x[:-1]).max() == 2
+
+
 def test_evaluations_are_not_smoothed(logdir: Path) -> None:
     tags = ("eval/return_greedy", "rollout/return_mean")
     folder = fake_runs.write_run(logdir, "UDRL", lambda epoch, _: dict.fromkeys(tags, epoch % 2), epochs=100)

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -150,6 +151,8 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
         changed, _, folded = section.partition("All ")
         assert f"lr {lr} " in changed and "max_grad_norm" not in changed and " max_grad_norm " in folded
         assert "implementation" not in changed and " seed " not in changed and " seed 25 | 26 | 27 " in folded
+    links = [attrs["href"] for attrs in page.all("a") if attrs["href"].endswith("metrics.csv")]
+    assert len(links) == 6 and all((tmp_path / unquote(link)).is_file() for link in links)  # relative to the page
     assert " max_weight " in sections[0] and " max_weight " not in sections[2]  # of one of the agents
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
     commands = f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
@@ -169,7 +172,7 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
     assert "UDRL on cartpole" in page.text and len(page.all("video")) == 1
     lead = r"Not solved \(475 or more\): UDRL returns (\d+\.\d) at the end of training\."
     (result,) = re.findall(lead, page.text)
-    assert f" {result} (" in page.text
+    assert f" {result} " in page.text.partition(" best greedy ")[2]
     run_state = checkpoints.load(folder).run_state
     score = f"{number_text(run_state['best'])} at epoch {run_state['epoch']}, not solved (475 or more)"
     assert f"best.ckpt: mean greedy return {score}." in page.text
@@ -182,7 +185,11 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
     evaluations = f"({number_text(best - 1)}, and {number_text(best + 1)} in a second evaluation)"
     assert f" {number_text(best)} at epoch {epoch} {evaluations}, not solved (475 or more)." in sentence
     changed_settings = page.text.partition("Not the default")[2].partition("All ")[0]
-    assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
+    assert (
+        "between the runs" not in page.text
+        and "lr 0.002 " in changed_settings
+        and "time_limit 9 null " in changed_settings
+    )
     assert "discount" not in changed_settings
     current_versions = versions()
     assert read_versions(folder) == [{"from": "1"} | current_versions]
@@ -210,6 +217,10 @@ def test_page_of_a_search_of_hyperparameters_leads_with_the_best_trial(logdir: P
     assert "Best of 2 trials: trial 2, score 87.5." in page.text and "Its settings: lr 0.01." in page.text
     results = page.text.partition("Returns at the end of training")[2]
     assert results.index("finished") < results.index("stopped early")
+    assert " run lr trial 2 0.01 trial 1 0.02 A figure of their importance needs 10 trials" in results
+    (search / "results.csv").write_text(header + rows.replace("87.5", "38.5").replace("60.25", "38.5"))
+    same = make_page(search, out=tmp_path / "same.html").text  # the mean is the score
+    assert " run score verdict state best training steps trial 2 38.5 not solved finished 40.0 40,000 " in same
     single = make_page(search / "trial_1", out=tmp_path / "single.html")
     assert "Search of hyperparameters" not in single.text and "Best of" not in single.text
     (search / "results.csv").write_text(header + "1,finished,40,400,,,0.01,\n2,finished,40,400,,,0.01,\n")
@@ -308,6 +319,13 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     )
     header = "run new agents std worst solved steps of a new agent steps of the search"
     assert f" trained on the winner {header} SE, seed 1 3 " in both
+    assert f" Learned {scores['verdict']['sentence']} " in both
+    steps = "steps until the median agent solves a test: 325 (task's reward: 1,475)."
+    scores["verdict"]["sentence"] += f" The learned reward helps: {steps}"
+    (folder / "scores.json").write_text(json.dumps(scores))
+    text = make_page(folder, out=tmp_path / "page.html").text
+    assert " run steps to solve, learned reward steps to solve, task's reward new agents " in text
+    assert " seed 1 325 1,475 3 " in text and "Steps to solve: until the median agent solves a test." in text
     (folder / "scores.json").unlink()  # as while the search runs
     page = make_page(folder, out=tmp_path / "page.html")
     assert "SE: without a held-out evaluation; new agents returned " in page.text
@@ -365,8 +383,7 @@ def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> Non
     lead = (
         "Solved by 1 of 5 groups. Solved (200 or more): UDRL returns 236.0 at the end of training; first solved at step"
     )
-    assert f" {lead} 1,000. Not" in text and " SAC returns " in text and " PPO returns " not in text
-    assert " Also not solved: PPO 36.0. " in text
+    assert f" {lead} 1,000. Results" in text and "PPO 36.0 not solved" in text and " SAC returns " not in text
 
 
 def test_page_begins_with_solved_environments(logdir: Path, tmp_path: Path) -> None:
@@ -374,6 +391,9 @@ def test_page_begins_with_solved_environments(logdir: Path, tmp_path: Path) -> N
     write_run(logdir, "PPO", numbers(-160.0), game="acrobot")  # solved from -100
     page = make_page(logdir, out=tmp_path / "page.html")
     assert page.text.index("Solved (-100 or more): acrobot returns ") < page.text.index("Not solved (475 or more)")
+    write_run(logdir, "A2C", numbers(90.0), game="cartpole")
+    text = make_page(logdir, out=tmp_path / "page.html").text  # of three groups, the best in each environment
+    assert "acrobot/PPO returns " in text and "cartpole/PPO returns " in text and "cartpole/A2C returns " not in text
 
 
 def test_settings_have_defaults_or_an_explanation_of_empty_cells(logdir: Path, tmp_path: Path) -> None:
@@ -381,11 +401,13 @@ def test_settings_have_defaults_or_an_explanation_of_empty_cells(logdir: Path, t
     for name, flags in (("a", ["--epochs", "4"]), ("b", ["--total_steps", "9000"])):
         write_run(logdir, "PPO", numbers(10.0), flags=[*LINE, *flags], name=name)
     settings = make_page(logdir, out=tmp_path / "page.html").text.partition(" Settings ")[2]
-    assert " epochs 4 null 2000 " in settings and " total_steps null 9000 null " in settings
-    assert "-: not a setting" not in settings
+    assert " epochs 4 null 2,000 " in settings and " total_steps null 9,000 null " in settings
+    assert "-: not a setting" not in settings and "SE, RN" not in settings  # these are other implementations
+    assert "so with total_steps or a few steps more" in make_page(logdir, out=tmp_path / "page.html").text
     for game in ("cartpole", "pendulum"):
         write_run(logdir, "SE", numbers(10.0), flags=["--gamename", game], game=game)
     text = make_page(logdir / "cartpole", logdir / "pendulum", out=tmp_path / "page.html").text
+    assert "--proxy" not in text.rpartition(" Repeat ")[2]  # the default
     assert " setting cartpole pendulum default meaning " in text and " twin_critics - true " in text
     assert "Not the default, or different between the runs; -: not a setting of this run" in text
 
@@ -396,6 +418,8 @@ def test_page_of_equal_results_begins_with_the_finished_run(logdir: Path, tmp_pa
     page = make_page(logdir, out=tmp_path / "page.html")
     assert page.text.index(" PPO returns ") < page.text.index(" A2C returns ")
     assert page.source.count('data-name="state">interrupted') == 1
+    rows = re.findall(r'<th scope="row">(PPO|A2C)<', page.source)
+    assert rows[:2] == ["PPO", "A2C"]
 
 
 def test_page_names_each_interrupted_search(logdir: Path, tmp_path: Path) -> None:
@@ -407,7 +431,8 @@ def test_page_names_each_interrupted_search(logdir: Path, tmp_path: Path) -> Non
         write_run(logdir, "SE", row, flags=flags, epochs=3, game="cartpole", name=name)
     text = make_page(logdir, out=tmp_path / "page.html").text
     assert "a: interrupted after 3 of 9 generations; new agents returned 3.0 after generation 3." in text
-    assert "Not finished: e, seed 25, interrupted after 3 of 9 generations." in text
+    others = "; ".join(f"{name}, seed 25, interrupted after 3 of 9 generations" for name in ("b", "c", "d", "e"))
+    assert f" Not finished: {others}." in text
 
 
 def test_page_has_the_other_runs_if_one_is_damaged(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
@@ -474,7 +499,7 @@ def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Pa
     write_run(logdir, "PPO", lambda epoch, seed: {"eval/return_greedy": 250.0 if epoch == 4 else 7.0}, epochs=10)
     text = make_page(logdir, out=tmp_path / "page.html").text
     assert "Not solved (200 or more): PPO returns 7.0 at the end of training." in text
-    assert "seed 25 10 10,000 7.0 (250.0)" in text
+    assert "best greedy solved at step seed 25 10 10,000 7.0 250.0 4,000 " in text
 
 
 def test_numbers_of_tables_have_three_digits_below_1() -> None:
@@ -503,7 +528,7 @@ def test_finished_version_counts_rather_than_an_interrupted_newer_one(logdir: Pa
     for version, epochs in enumerate((40, 40, 9)):  # the last two are newer, and the last was interrupted
         level = 100.0 * version
         folder = write_run(logdir, "PPO", numbers(level), flags=flags, epochs=epochs, version=version)
-    assert "seed 25 40 40,000 163.5 (165.0)" in make_page(logdir, out=tmp_path / "page.html").text
+    assert "seed 25 40 40,000 163.5 164.5 165.0 166.0 " in make_page(logdir, out=tmp_path / "page.html").text
     assert "interrupted after 9 of 40 epochs" in make_page(folder, out=tmp_path / "page.html").text
     with folder_lock(folder):  # still running
         assert "seed 25 9 9,000" in make_page(logdir, out=tmp_path / "page.html").text

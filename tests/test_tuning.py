@@ -28,6 +28,7 @@ from control.commands.trials import (
     with_trial_defaults,
 )
 from control.reports.figures import FigureStyle
+from control.reports.page import _importance_figures
 from control.reports.search import importances, plot_search
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
@@ -432,3 +433,5 @@ def test_importances_find_the_decisive_setting(tmp_path: Path, capsys: Shown) ->
     assert str(tmp_path / "importance.png") in capsys.readouterr().out
     dark = plot_search(tmp_path, FigureStyle("dark"), tmp_path / "dark.png")
     assert dark.read_bytes() != (tmp_path / "importance.png").read_bytes()
+    (picture,) = _importance_figures([tmp_path, tmp_path / "without trials"])  # of a page
+    assert picture.url.startswith("data:image/svg") and picture.narrow not in ("", picture.url)

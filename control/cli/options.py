@@ -52,7 +52,7 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
             continue
         flag = valid_flags[name]
         if flag.meta["identity"] or as_word(value) != as_word(flag.default):
-            items = value if isinstance(value, list) else [value]
+            items = [] if value is True else value if isinstance(value, list) else [value]
             words += [f"--{name}", *(shlex.quote(as_word(item)) for item in items)]
     return " ".join(words)
 

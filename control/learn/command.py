@@ -208,7 +208,7 @@ def _write_reports(task: Task) -> None:
     command_line = command_text(task)
     if task.options.only is not None:
         command_line += f" --only {task.options.only}"
-    write_page(task.folder, task.game, task.results, command_line)
+    write_page(task.folder, task.game, task.results, command_line, task.options)
     setup = {"gamename": task.game, "seed": task.seed, "exam_agents": task.options.exam_agents} | task.changed_options
     # Without a value of the user, these follow from the task.
     setup["teacher_steps"] = task.results.get("teacher", {}).get("max_steps")

@@ -143,25 +143,33 @@ def curves_note(num_seeds: int) -> str:
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
     """Return the curves of a tag on a common grid, ``(grid [G], values [N, G])``, for the N runs that have logged the
-    tag. The grid covers the values of column ``x`` that all runs have: it begins with the latest start and ends with
-    the earliest end. Values are interpolated linearly. Curves are smoothed, except evaluations, which are few and whose
-    single numbers are in tables. If N is 0, both arrays are empty."""
+    tag. The grid has logged values of column ``x``, from the latest start of a run to the earliest end: all of them, or
+    a selection that is even on a linear and on a logarithmic axis. Between its points, a run is interpolated linearly.
+    Curves are smoothed, except evaluations, which are few and whose single numbers are in tables. If N is 0, both
+    arrays are empty."""
     curves = [run.points(tag, x) for run in runs if run.has(tag)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
     start = max(xs[0] for xs, _ in curves)
     end = min(xs[-1] for xs, _ in curves)
-    grid = np.linspace(start, end, GRID_POINTS) if start < end else np.array([start])
+    grid = np.unique(np.concatenate([np.array([start]), *(xs[(start < xs) & (xs <= end)] for xs, _ in curves)]))
+    if len(grid) > GRID_POINTS:
+        even = np.concatenate([scale(max(start, 1), end, GRID_POINTS) for scale in (np.linspace, np.geomspace)])
+        grid = grid[np.unique(np.searchsorted(grid, even))]
     if not tag.startswith("eval/"):
         curves = [(xs, smooth(values)) for xs, values in curves]
     return grid, np.stack([np.interp(grid, xs, values) for xs, values in curves])
 
 
 def smooth(values: Array) -> Array:
-    """Return the centred moving average over 2 % of the points, ``[K] -> [K]``. The window is smaller at both ends."""
-    window = np.ones(2 * round(len(values) * SMOOTH / 2) + 1)
+    """Return the centred moving average over 2 % of the points, ``[K] -> [K]``. The window is smaller at both ends. At
+    the start, it is as far to the right as to the left, because a logarithmic axis shows the first points far apart."""
+    half = round(len(values) * SMOOTH / 2)
+    window = np.ones(2 * half + 1)
     counts = np.convolve(np.ones(len(values)), window, "same")  # number of points in each window
-    return np.convolve(values, window, "same") / counts
+    smoothed: Array = np.convolve(values, window, "same") / counts
+    smoothed[:half] = [values[: 2 * index + 1].mean() for index in range(half)]
+    return smoothed
 
 
 def shown_label(label: str) -> str:

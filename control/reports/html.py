@@ -1,5 +1,5 @@
-"""Pages in HTML. A page is a single file, without links to other files, with figures in the page's colours. The layout
-of all pages is `layout.html.j2`; the content of a page is another template in this folder.
+"""Pages in HTML. A page is a single file that needs no others, with figures in the page's colours. The layout of all
+pages is `layout.html.j2`; the content of a page is another template in this folder.
 """
 
 import base64

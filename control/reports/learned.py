@@ -5,30 +5,36 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
+from control.cli.words import flags_of
 from control.reports import figures
 from control.reports.html import Picture, data_url, render_page
+from control.reports.run_folders import setting_text
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
-from control.reports.tables import Table
+from control.reports.tables import Table, versions_table
 from control.storage.run_dir import atomic_write_text
+from control.storage.versions import FILE
 from understudy.program import IDS
 
 FIGURE = "exam.png"
 _MEANINGS = {
     "probe": "random play, and always the same action",
     "teacher": "an agent that learns the task",
-    "bandit": "a network whose reward is highest for the teacher's action; its clone is the best policy on it",
+    "bandit": "a network whose reward is highest for the teacher's action, so that the best policy on it is a clone of "
+    "the teacher",
     "exam": "new agents train on the bandit, and play the task",
     "reward": "a network that estimates the teacher's later return",
     "race": "new agents train on the task with the learned reward, and with its own",
 }
 
 
-def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
+def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "", options: Any = None) -> Path:
     """Write the page about the ``results`` (stage -> its results) into ``folder``, and return its path. ``game`` is the
-    environment. ``command`` is the command line that repeats the run, which the page shows."""
+    environment. The page also shows ``command``, the command line that repeats the run, ``options``, the `LearnConfig`
+    of the run, and versions that the training of the teacher has stored."""
     drawing = None
     if "exam" in results:
         _draw(folder / FIGURE, results)
@@ -40,6 +46,8 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     steps = {name: results.get(name, {}).get("real_steps", 0) for name in ("teacher", "bandit", "reward")}
     steps["comparisons"] = _total(results, "real_steps") - sum(steps.values())
     steps_text = ", ".join(f"{name} {count:,}" for name, count in steps.items() if count)
+    settings = [[name, setting_text(flag.default), flag.meta["help"]] for name, flag in flags_of(options).items()]
+    teacher_settings = Path(results.get("teacher", {}).get("run", ""), "config.yaml")
     page = render_page(
         "learned.html.j2",
         f"Learned environment and reward of {env_id}",
@@ -51,6 +59,9 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
         returns=returns_table(results) if "exam" in results else None,
         stages=_stages_table(results),
         files=sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json")),
+        settings=Table([["setting", "value", "meaning"], *settings], "Settings of --learn") if settings else None,
+        teacher_settings=quote(str(teacher_settings)) if (folder / teacher_settings).is_file() else "",
+        versions=versions_table(file.parent for file in sorted(folder.rglob(FILE))),
         command=command,
     )
     atomic_write_text(folder / PAGE, page)

@@ -2,11 +2,14 @@
 template is ``page.html.j2``.
 """
 
+import contextlib
+import itertools
 import math
 import os
+import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,24 +21,34 @@ from control.reports import tables, tags
 from control.reports.figures import FigureStyle, check_writable, narrow_file, output_file
 from control.reports.html import Picture, data_url, render_page
 from control.reports.plot import Figure, distinct_labels, draw, figure_of
-from control.reports.run_folders import IQM, ReportGroup, RunFolder, is_interrupted, setting_text, trials_in
+from control.reports.run_folders import (
+    IQM,
+    ReportGroup,
+    RunFolder,
+    hyperparameters,
+    is_interrupted,
+    setting_text,
+    trials_in,
+)
 from control.reports.runs import find_groups, short_path
+from control.reports.search import FEWEST, plot_search
 from control.reports.stages import PAGE
 from control.reports.statistics import MIN_RUNS
 from control.reports.tables import NOT_SOLVED, Table, number_text, with_interval
 from control.storage.run_dir import RESULTS, atomic_write_text, learn_folder
-from control.storage.versions import FILE, read_versions
+from control.storage.versions import FILE
 from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
-_MAX_NAMED = 4  # groups about which the conclusion has sentences
-_MIN_COUNTED = 3  # groups of which the conclusion first says how many solve their environment
+_MAX_NAMED = 4  # environments about whose best group the conclusion has a sentence
+_MIN_COUNTED = 3  # groups of which the conclusion says how many solve their environment, not each result
 _PICTURES = {  # with titles of their own: their descriptions
     "behaviour": "States and rewards in training, beside the real environment",
     "behaviour_reward": "What the synthetic bandit pays for: the reward of an action in a state",
     "reward": "What the learned reward says of states",
 }
 _NAMED = ("implementation", "gamename", "exp_name", "seed", "num_seeds")  # settings that other sections name
+_OF_SEARCHES = re.compile(r"\(with SE, RN: [^)]*\) | SE, RN: [^.]*\.")  # in the help texts of agents' settings
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
@@ -63,18 +76,19 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
 def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path], target: Path) -> str:
     """Return the HTML of the page of ``groups``. ``figure`` has their curves. ``run_dirs`` and ``target`` are for the
     last lines of the page, the commands that make it again."""
+    tunings = _tunings(groups)
+    # The best trials are first, and runs that have not finished last.
+    groups = list(itertools.chain(*tunings.values())) or sorted(groups, key=lambda group: bool(group.unfinished))
     run_names = {}  # names on the page, by folder
     for group in groups:
         for folder in group.folders:
             run_names[folder] = folder.name if len(groups) == 1 else f"{group.label}, {folder.name}"
     films = [(path, caption, name) for folder, name in run_names.items() for path, caption in folder.films]
-    learned = {name: list(_pictures(folder)) for folder, name in run_names.items()}
+    learned = {name: (folder.scores.get("verdict", ""), list(_pictures(folder))) for folder, name in run_names.items()}
     commands = {group.label: _commands(group) for group in groups}
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
-    tunings = _tunings(groups)
     title = _title(groups, f"{'Searches' if len(tunings) > 1 else 'Search'} of hyperparameters: " if tunings else "")
-    ranked_groups = [group for trials in tunings.values() for group in trials] or groups
     # Pages of `--learn`: those whose teachers the runs trained, and others in the same folders.
     teacher_pages = dict.fromkeys(folder.learn_page for folder in run_names)
     learn_pages = [page for page in teacher_pages if page and page.is_file()]
@@ -87,16 +101,22 @@ def _page(groups: Sequence[ReportGroup], figure: Figure, run_dirs: Sequence[Path
         conclusion=_conclusion(groups, tunings),
         learn_pages=_links(learn_pages, target),
         other_pages=_links(other_pages, target),
-        results=_results_table(ranked_groups, bool(tunings)) if len(groups) > 1 else None,
+        results=_results_table(groups, bool(tunings)) if len(groups) > 1 else None,
         held_out=_held_out_table(groups, run_names),
         notes=_notes(groups),
         seed_tables=_seed_tables(_with_seed_tables(groups)),
+        trials=_trials_table(groups) if tunings else None,
+        fewest_trials=FEWEST,
+        importances=_importance_figures(tunings),
         figures=_page_figures(figure, title),
+        metrics=list(
+            zip(run_names.values(), _links([folder.path / "metrics.csv" for folder in run_names], target), strict=True)
+        ),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
-        learned={name: pictures for name, pictures in learned.items() if pictures},
-        settings=_settings_tables(groups),
-        versions=_versions_table(groups),
+        learned={name: content for name, content in learned.items() if any(content)},
+        settings=_settings_tables([trials[0] for trials in tunings.values()] or groups),
+        versions=tables.versions_table([folder.path for folder in run_names if folder.file(FILE)]),
         commands={label: lines for label, lines in commands.items() if lines},
         page_commands=[command, f"python trainer.py --plot {paths}"],
     )
@@ -181,25 +201,21 @@ def _conclusion(
             sentences += [label + first, *details]
         return sentences, None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
-    sentences = [group.sentence for group in judged[:_MAX_NAMED]]
-    for verdict in ("solved", "not solved", ""):
-        rest = [group for group in judged[_MAX_NAMED:] if group.verdict == verdict]
-        if rest:
-            texts = [f"{group.label} {number_text(group.result['mean'])}" for group in rest]
-            sentences.append(f"{f'Also {verdict}' if verdict else 'Others'}: {', '.join(texts)}.")
+    named = judged
+    if len(judged) >= _MIN_COUNTED:  # only the best of each environment; the table has all
+        games = [group.game for group in judged]
+        named = [judged[games.index(game)] for game in dict.fromkeys(games)][:_MAX_NAMED]
+    sentences = [group.sentence for group in named]
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
         count = sum(group.verdict == "solved" for group in judged)
         sentences.insert(0, f"Solved by {count} of {len(judged)} groups.")
     if len(groups) == 1 and judged[0].checkpoint_sentence:
         sentences.append(judged[0].checkpoint_sentence)
-    some_searches_failed = False
-    for group in judged:
-        for scores in [folder.scores for folder in group.folders if folder.scores.get("verdict")]:
-            # The sentence about the group, if there is one, also says that it is not solved.
-            verdict = scores["verdict"].removeprefix(NOT_SOLVED if len(judged) <= _MAX_NAMED else "")
-            sentences.append(verdict if len(judged) == 1 else f"{group.label}: {verdict}")
-            some_searches_failed |= not scores["passed"]
-    labels_with_state = [group.label for group in judged[:_MAX_NAMED] if group.sentence_has_state]
+    scores_of_searches = [folder.scores for group in judged for folder in group.folders if folder.scores.get("verdict")]
+    some_searches_failed = not all(scores["passed"] for scores in scores_of_searches)
+    if len(groups) == 1:  # the sentence about the group also says that it is not solved
+        sentences += [scores["verdict"].removeprefix(NOT_SOLVED) for scores in scores_of_searches]
+    labels_with_state = [group.label for group in named if group.sentence_has_state]
     states = []  # of runs that have not finished
     for group in groups:
         if group.label not in labels_with_state:
@@ -218,9 +234,7 @@ def _tuning_sentences(folder: Path) -> list[str]:
     score = float(best["score"] or "nan")
     if math.isnan(score):
         return [f"None of {len(trials)} trials has a score."]
-    columns = list(best)
-    hyperparameters = columns[columns.index("best_epoch") + 1 : columns.index("checkpoint")]
-    values = ", ".join(f"{name} {best[name]}" for name in hyperparameters if best[name])
+    values = ", ".join(f"{name} {value}" for name, value in hyperparameters(best).items())
     sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {number_text(score)}."]
     sentences.append(f"Its settings: {values}.")
     if (folder / "best.yaml").exists():
@@ -241,8 +255,12 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     if any(group.solved_at(group.runs) != "-" for group in groups):
         notes.append("Solved at step: of the first evaluation with a return that counts as solved.")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
-    best = "in brackets the best" if _with_seed_tables(groups) else "best ones have a column"
-    notes.append(f"Returns are means over the last tenth of the {period}, {best}.")
+    best = ", in brackets the best" if any(len(group.runs) > 1 for group in groups) else ""
+    if any("steps to solve, task's reward" in folder.held_out for group in groups for folder in group.folders):
+        notes.append("Steps to solve: until the median agent solves a test.")
+    notes.append(f"Returns are means over the last tenth of the {period}{best}.")
+    if any(folder.setting("total_steps").isdecimal() for group in groups for folder in group.folders):
+        notes.append(f"Training ends with whole {period}, so with total_steps or a few steps more.")
     if len(groups) == 1 and "second evaluation" in groups[0].checkpoint_sentence:
         notes.append("The agent in best.ckpt has the best mean of two evaluations; the table has the first of them.")
     if any(len(group.runs) > 1 or IQM in folder.held_out for group in groups for folder in group.folders):
@@ -257,6 +275,8 @@ def _results_table(groups: Sequence[ReportGroup], with_scores: bool) -> Table:
     if with_scores:
         scores = [number_text(float(group.folders[0].trial["score"] or "nan")).replace("nan", "-") for group in groups]
         rows = [{"run": row["run"], "score": score} | row for row, score in zip(rows, scores, strict=True)]
+        same = [name for name in ("mean", "best") if all(row[name] == row["score"] for row in rows)]
+        rows = [{name: text for name, text in row.items() if name not in same} for row in rows]
     caption = "Returns at the end of training"
     if any(group.tag == tags.HELD_OUT_RETURN for group in groups):
         caption += "; of a search, of new agents that trained on its winner"
@@ -302,11 +322,34 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
     for group in groups:
         headings, *text_rows = tables.seed_table(group.summary).rows
         rows = [dict(zip(headings, texts, strict=True)) for texts in text_rows]
+        if len(group.runs) == 1:  # the best results, in brackets, become columns
+            parts = {name: text.removesuffix(")").partition(" (") for name, text in rows[0].items()}
+            bests = {f"best {name}": best for name, (_, _, best) in parts.items() if best}
+            rows = [{name: end for name, (end, _, _) in parts.items()} | bests]
         for row, run in zip(rows, group.runs, strict=False):  # the last rows are statistics of all seeds
             row["solved at step"] = group.solved_at([run])
         caption = f"Returns of the seeds of {group.label}"
         seed_tables.append(Table.of_rows(rows, caption))
     return seed_tables
+
+
+def _trials_table(trials: Sequence[ReportGroup]) -> Table:
+    """Return the table of the hyperparameters of ``trials``, which are sorted."""
+    rows = [{"run": trial.label} | hyperparameters(trial.folders[0].trial) for trial in trials]
+    return Table.of_rows(rows, "Hyperparameters of the trials, best first")
+
+
+def _importance_figures(folders: Iterable[Path]) -> list[Picture]:
+    """Return the figures of `--plot` for the folders of `--use_tune`. One without a figure, which has too few trials
+    with a score, or without Optuna, is left out."""
+    pictures = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for folder in folders:
+            with contextlib.suppress(SettingError, ImportError):
+                file = plot_search(folder, FigureStyle(narrow=True), Path(temporary, "figure.svg"))
+                alt = "Importance of hyperparameters, and scores over the values of the most important ones"
+                pictures.append(Picture(data_url(file), alt, narrow=data_url(narrow_file(file))))
+    return pictures
 
 
 def _page_figures(figure: Figure, page_title: str) -> list[Picture]:
@@ -356,37 +399,37 @@ def _group_settings(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table]
             for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
                 flags_by_name.setdefault(name, []).append(flag)
     labels = distinct_labels([group.names for group in groups])[0] if len(groups) > 1 else ["value"]
-    rows, changed_rows = [["setting", *labels, "default", "meaning"]], []
+    rows, changed_rows, caption = [["setting", *labels, "default", "meaning"]], [], "Not the default"
     for name in dict.fromkeys(name for folder in folders for name in folder.setting_texts):
         # Different values in the folders of one group are separated by ``|``.
-        texts_by_group = [[folder.setting(name) for folder in group.folders] for group in groups]
+        texts_by_group = [[_table_text(name, folder.setting(name)) for folder in group.folders] for group in groups]
         values = [" | ".join(dict.fromkeys(group_texts)) for group_texts in texts_by_group]
         flags = flags_by_name.get(name, [])  # empty if the default is unknown
-        defaults = dict.fromkeys(setting_text(flag.default) for flag in flags)
+        defaults = dict.fromkeys(_table_text(name, setting_text(flag.default)) for flag in flags)
         meaning = SOURCES.sub("", flags[0].meta["help"]) if flags else "-"
+        if not any(group.is_search for group in groups):
+            meaning = _OF_SEARCHES.sub("", meaning)
         rows.append([name, *values, " / ".join(defaults) or "-", meaning])
         is_default = not flags or set(values) <= defaults.keys()  # also True if the default is unknown
         is_changed = len(set(values)) > 1 or not is_default
         if name not in _NAMED and is_changed and all(flag.meta["outcome"] for flag in flags):
             changed_rows.append(rows[-1])
-    changed = _captioned("Not the default, or different between the runs", [rows[0], *changed_rows])
+            if len(set(values)) > 1:
+                caption = "Not the default, or different between the runs"
+    changed = _captioned(caption, [rows[0], *changed_rows])
     return changed if changed_rows else None, _captioned("All", rows)
+
+
+def _table_text(name: str, text: str) -> str:
+    """Return the value of the setting ``name`` as in the tables of results, such as ``50,000``, except for names and
+    seeds."""
+    return f"{int(text):,}" if text.isdecimal() and name not in _NAMED else text
 
 
 def _captioned(caption: str, rows: Sequence[Sequence[str]]) -> Table:
     """Return a table of settings. Its caption explains empty cells of groups, which precede default and meaning."""
     has_empty_cells = any("-" in cells[1:-2] for cells in rows)
     return Table(rows, f"{caption}; -: not a setting of this run" if has_empty_cells else caption)
-
-
-def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
-    """Return the table of the versions of programs, several if runs differ. None if no run has stored any."""
-    folders = [folder for group in groups for folder in group.folders if folder.file(FILE)]
-    entries = [entry for folder in folders for entry in read_versions(folder.path)]
-    # ``from`` is no program: the epoch from which an entry is valid.
-    programs = dict.fromkeys(name for entry in entries for name in entry if name != "from")
-    rows = [[name, " | ".join(dict.fromkeys(entry[name] for entry in entries if name in entry))] for name in programs]
-    return Table([["program", "version"], *rows], "Versions") if rows else None
 
 
 def _commands(group: ReportGroup) -> list[str]:
@@ -397,8 +440,12 @@ def _commands(group: ReportGroup) -> list[str]:
         if folder.learn_page:
             continue
         if folder.settings is not None:
-            # A search sets `checkpoint_every` itself, so the setting is left out unless the user chose it.
-            omitted = {"checkpoint_every"} - folder.setting_texts.keys()
+            # A search sets `checkpoint_every` itself, so it is left out unless the user chose it. A default kind of
+            # proxy is left out too, as in the table of changed settings.
+            omitted, run = {"checkpoint_every"} - folder.setting_texts.keys(), folder.settings.run
+            for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
+                if name in ("proxy", "mode") and folder.setting(name) == setting_text(flag.default):
+                    omitted.add(name)
             commands.append(command_line(folder.settings, omitted))
         elif config := folder.file("config.yaml"):
             commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")

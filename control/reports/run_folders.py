@@ -9,7 +9,7 @@ import csv
 import functools
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from control.cli.words import as_word
 from control.reports import stages, tables, tags
 from control.reports.curves import is_episode_return, solved_return
 from control.reports.runs import Group, Run
+from control.reports.search import STEPS_TO_SOLVE
 from control.reports.tables import number_text, range_text
 from control.reports.tags import ELAPSED
 from control.storage.run_dir import is_locked, learn_folder
@@ -55,6 +56,13 @@ def trials_in(folder: Path) -> list[dict[str, str]]:
     except (OSError, ValueError, csv.Error):
         return []
     return rows
+
+
+def hyperparameters(trial: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the hyperparameters in a row of `trials_in` by name, without missing ones."""
+    columns = list(trial)
+    names = columns[columns.index("best_epoch") + 1 : columns.index("checkpoint")]
+    return {name: trial[name] for name in names if trial[name]}
 
 
 @dataclass(eq=False)
@@ -153,6 +161,8 @@ class RunFolder:
         texts = {heading: to_text(numbers[name]) for name, (heading, to_text) in _HELD_OUT.items() if name in numbers}
         if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
             texts[IQM] = tables.with_interval(numbers["iqm"], (numbers["iqm_low"], numbers["iqm_high"]))
+        if steps := STEPS_TO_SOLVE.search(self.scores.get("verdict", "")):
+            texts = {"steps to solve, learned reward": steps[1], "steps to solve, task's reward": steps[2]} | texts
         return texts
 
     @cached_property

@@ -5,6 +5,7 @@ compares the values in the best trials with the values in all trials. Imports ne
 """
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -98,6 +99,8 @@ def speed_text(summary: dict[str, Any]) -> str:
 
 # Agents are clearly sooner if they take at most this fraction of the steps. A smaller difference may be chance.
 SOONER = 0.8
+# The two numbers in the sentence of `reward_comparison`: steps with the learned, and with the task's reward.
+STEPS_TO_SOLVE = re.compile(r"solves a test: (\S+) \(task's reward: (\S+)\)")
 
 
 def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig") -> str:

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 from control.reports.runs import Group, Run, return_tags
 from control.reports.statistics import interval, iqm
 from control.reports.tags import GREEDY, RUNNING_MEAN, TAGS, is_search
+from control.storage.versions import read_versions
 
 NOT_SOLVED = "Not solved. "  # begins the verdict about agents that do not solve the environment
 AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
@@ -190,7 +192,7 @@ def seed_table(group: dict[str, Any], corner: str = "run") -> Table:
     rows = [[corner, *units, *(TAGS[tag].short for tag in returns)]]
     for seed, numbers in group["seeds"].items():
         scores = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in returns]
-        rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *scores])
+        rows.append([f"seed {seed}", f"{numbers['epochs']:,}", f"{numbers['env_steps']:,}", *scores])
     best = group.get("best_over_seeds", {})
     columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in returns]
     if len(group["seeds"]) > 1:
@@ -212,6 +214,16 @@ def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> d
         return texts
     score_texts = aggregates(best)
     return {name: f"{texts[name]} ({score_texts[name]})" for name in AGGREGATES}
+
+
+def versions_table(folders: Iterable[Path]) -> Table | None:
+    """Return the table of the versions of programs in run ``folders``, several if runs differ. None if there are
+    none."""
+    entries = [entry for folder in folders for entry in read_versions(folder)]
+    # ``from`` is no program: the epoch from which an entry is valid.
+    programs = dict.fromkeys(name for entry in entries for name in entry if name != "from")
+    rows = [[name, " | ".join(dict.fromkeys(entry[name] for entry in entries if name in entry))] for name in programs]
+    return Table([["program", "version"], *rows], "Versions") if rows else None
 
 
 def number_text(value: float | None) -> str:
