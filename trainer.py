@@ -155,9 +155,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ending.reset()  # the status is 130 until the command has finished
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments:
-        from control.cli.help import first_commands
+        from control.cli.help import EXAMPLES, in_colours
 
-        print(first_commands())
+        print(in_colours(f"Without flags nothing is trained. Some commands to begin with:\n\n{EXAMPLES}\nMore: --help"))
         ending.status = 0
         return 0
     try:

@@ -292,11 +292,6 @@ def _explanation(flag: Flag, families: Sequence[str] | None) -> str:
     return f"{flag.meta['help']} ({'; '.join(notes)})"
 
 
-def first_commands() -> str:
-    """Return some commands to begin with, for calls without flags."""
-    return in_colours(f"Without flags nothing is trained. Some commands to begin with:\n\n{EXAMPLES}\nMore: --help")
-
-
 def version() -> str:
     """Return the version in pyproject.toml."""
     import tomllib
