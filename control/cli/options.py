@@ -30,12 +30,20 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
     agent_name = run.implementation if proxy is None else run.agent
     section = f"hyperparameters of {agent_name}"
-    agent_flags = {**_shared_flags(agent, section), **flags_of(agent, section)}
+    agent_flags = flags_of(agent, section)
+    # Settings of agents of several families at once, such as ``lr`` for ``DDQN_lr`` and ``PPO_lr``. They have the
+    # default of the families, or None if their defaults differ.
+    shared_flags: dict[str, Flag] = {}
+    for name, prefixed_names in shared_settings(agent).items():
+        first, *others = [agent_flags[prefixed] for prefixed in prefixed_names]
+        default = first.default if all(other.default == first.default for other in others) else None
+        meta = {**first.meta, "help": f"{' and '.join(prefixed_names)} at once"}
+        shared_flags[name] = Flag(name, first.type, meta, default, section)
     # Of a run's settings, only these have defaults that depend on other settings.
     all_flags = {**flags_of(RunConfig(agent=run.agent, epochs=run.epochs)), **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
-    return {**all_flags, **parameters(run.gamename), **flags_of(proxy), **agent_flags}
+    return {**all_flags, **parameters(run.gamename), **flags_of(proxy), **shared_flags, **agent_flags}
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
@@ -72,21 +80,6 @@ def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) 
     default_agents = agents_of(implementation, game, choices_without_agent)
     all_flags["agent"] = replace(all_flags["agent"], default=default_agents)
     return all_flags
-
-
-def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
-    """Return name -> `Flag` for settings that apply to agents of several families (algorithms) at once, such as ``lr``
-    for ``DDQN_lr`` and ``PPO_lr``. ``agents`` is the joint config of these agents (`models.mixture`). A flag has the
-    default of the families, or None if their defaults differ. Empty for agents of one family."""
-    agent_flags = flags_of(agents, section)
-    shared_flags: dict[str, Flag] = {}
-    for name, prefixed_names in shared_settings(agents).items():  # "lr", ("DDQN_lr", "PPO_lr")
-        first = agent_flags[prefixed_names[0]]
-        has_one_default = all(agent_flags[prefixed].default == first.default for prefixed in prefixed_names)
-        default = first.default if has_one_default else None
-        meta = {**first.meta, "help": f"{' and '.join(prefixed_names)} at once"}
-        shared_flags[name] = Flag(name, first.type, meta, default, section)
-    return shared_flags
 
 
 def parameters(game: str) -> dict[str, Flag]:
