@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.colour import paint
-from control.cli.options import flags_of_settings
+from control.cli.options import flags_of_settings, flags_without_effect
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, defaults_for
-from control.cli.together import flags_without_effect
 from control.cli.words import Flag, Flags, as_word
 from models.registry import family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest

@@ -11,11 +11,10 @@ from pathlib import Path
 import yaml
 
 from control.cli.colour import paint, print_wrapped
-from control.cli.options import command_line
+from control.cli.options import check_effects, command_line
 from control.cli.parse import changes_of
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, to_yaml
-from control.cli.together import check_effects
 from control.commands.evaluate_proxy import evaluate_proxy
 from control.commands.push import check_hub, push
 from control.commands.run import export_policy, settings_in_environment, settings_to_play, trained_loop

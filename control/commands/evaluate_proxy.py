@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.cli.colour import paint, print_wrapped, verdict_text
+from control.cli.options import check_effects
 from control.cli.progress import progress
 from control.cli.settings import Settings
-from control.cli.together import check_effects
 from control.commands.proxy_agents import agents_for_proxy
 from control.commands.summary import path_text
 from control.evolution.cluster import make_workers

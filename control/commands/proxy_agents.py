@@ -5,9 +5,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from control.cli.options import check_effects
 from control.cli.parse import changes_of
 from control.cli.settings import Settings, defaults_for, from_dict, ineffective
-from control.cli.together import check_effects
 from control.loops.build import check_spaces, with_missing_features
 from envs.make import spaces_of
 from models.mixture import make_mixture, names_in, shared_settings
