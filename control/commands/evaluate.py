@@ -154,7 +154,14 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     if "implementation" in explicit_names and run.implementation != trained_run.implementation:
         problem = f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}"
         raise SettingError(f"{problem}; leave it out")
-    game = _game_of_episodes(settings, trained_settings)
+    game_name = run.gamename if "gamename" in explicit_names else trained_run.gamename
+    base_game, parameters = split_name(game_name)
+    game_run = dataclasses.replace(trained_run, gamename=game_name)
+    changes = changes_of(settings, dataclasses.replace(trained_settings, run=game_run))  # setting -> the user's value
+    settings_of_training = changes.keys() - base_game.parameter_values()  # parameters of the environment may change
+    unused = sorted(settings_of_training | (_PROXY_ONLY_SETTINGS & explicit_names))
+    check_effects(dict.fromkeys(unused, " with --eval_agent of a checkpoint, which holds its agent"), settings)
+    game = with_parameters(base_game, parameters | changes).name  # such as "procmaze,grid_size=5"
     if settings.subcommand.obedience:
         unused = sorted({"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names)
         check_effects(dict.fromkeys(unused, " with --obedience, which only commands returns"), settings)
@@ -167,21 +174,6 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
         names.add("time_limit")
     run_values = {name: getattr(run, name) for name in names}
     return trained_settings.replace(**run_values, command=trained_settings.command | settings.command)
-
-
-def _game_of_episodes(settings: Settings, trained_settings: Settings) -> str:
-    """Return the name of the environment that the user's ``settings`` ask for, such as "procmaze,grid_size=5". By
-    default, it is the environment of the training. Raises SettingError if the user changes other settings of the
-    training than parameters of the environment."""
-    game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_settings.run.gamename
-    base_game, parameters = split_name(game_name)
-    run = dataclasses.replace(trained_settings.run, gamename=game_name)
-    changes = changes_of(settings, dataclasses.replace(trained_settings, run=run))  # setting -> the user's value
-    settings_of_training = changes.keys() - base_game.parameter_values()
-    settings_of_proxies = _PROXY_ONLY_SETTINGS & settings.explicit_names
-    unused = sorted(settings_of_training | settings_of_proxies)
-    check_effects(dict.fromkeys(unused, " with --eval_agent of a checkpoint, which holds its agent"), settings)
-    return with_parameters(base_game, parameters | changes).name
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
