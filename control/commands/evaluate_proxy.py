@@ -4,7 +4,6 @@ agents that train in the real environment."""
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from control.cli.colour import paint, print_wrapped, verdict_text
@@ -111,7 +110,7 @@ def _train_and_print(
     """Train fresh ``agents`` (implementation -> config) for at most ``steps`` steps each, on the proxy if ``on_proxy``,
     otherwise on the real environment. ``rule`` is a value of the setting ``inner_rule``: "budget" takes all steps,
     other rules such as "solved" can end a training earlier. Test the agents on the real environment, and print a row of
-    the table about them (`_print_row`), which begins with ``title``. Return the results of all agents."""
+    the table about them, which begins with ``title``, and notes below it. Return the results of all agents."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -131,13 +130,7 @@ def _train_and_print(
             with contextlib.closing(workers):
                 outcomes[name] = workers.run(proxies, seeds, watch=watch, **limits)
     all_outcomes = Outcome.concatenate([*outcomes.values()])
-    _print_row(title, describe(all_outcomes, _test_config(settings, config)), outcomes)
-    return all_outcomes
-
-
-def _print_row(title: str, summary: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the row ``title`` of the table, with the statistics in ``summary`` (`describe`), and notes below it.
-    ``outcomes`` has the results by implementation."""
+    summary = describe(all_outcomes, _test_config(settings, config))
     mean, std = number_text(summary["mean"]), number_text(summary["std"])
     solved = "" if summary["solved"] is None else f"{100 * summary['solved']:.0f} %"
     cells = (title, mean, std, iqm_text(summary), solved, f"{summary['steps']:,.0f}")
@@ -149,6 +142,7 @@ def _print_row(title: str, summary: dict[str, Any], outcomes: Mapping[str, Outco
         print_wrapped(f"  {summary['failed']} of these agents diverged and count in nothing")
     if "stays" in summary:  # they were tested during the training
         print_wrapped(f"  {speed_text(summary)}")
+    return all_outcomes
 
 
 def _test_config(settings: Settings, config: Any) -> Any:
