@@ -22,7 +22,7 @@ from control.commands.summary import Command, command, path_text, resume_command
 from control.commands.train import check_unchanged
 from control.evolution.teachers import teacher
 from control.learn.proxies import REWARD
-from control.learn.stages import REQUIRED, STAGES, time_left
+from control.learn.stages import STAGES, time_left
 from control.learn.task import Task, command_text
 from control.lightning.board import show_learned
 from control.loops.process import configure_process
@@ -150,13 +150,14 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _run_stages(task: Task) -> bool:
     """Run the stages that have no results, print the results, and write the page. Return True if no stage failed."""
     verbose, only = task.verbose, task.options.only
-    names = [name for name in STAGES if only is None or name in (only, *REQUIRED[only])]  # stages to run
+    required = {name: required_names for name, (_, required_names) in STAGES.items()}
+    names = [name for name in STAGES if only is None or name in (only, *required[only])]  # stages to run
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
-    is_over = all(name in task.results or failures.intersection(REQUIRED[name]) for name in names)
+    is_over = all(name in task.results or failures.intersection(required[name]) for name in names)
     if verbose and is_over:
         print_wrapped("nothing is left to do: these are the results of the earlier run")
     for number, name in enumerate(names, 1):
-        if failures.intersection(REQUIRED[name]):
+        if failures.intersection(required[name]):
             continue
         if name not in task.results:
             task.stage, task.position = name, f"{number}/{len(names)}"
@@ -192,7 +193,8 @@ def _run_stage(task: Task) -> None:
     """Run the stage ``task.stage``, and add its results, time and text to ``task.results`` and to the file."""
     earlier_parts = task.finished_parts.values()  # parts of an interrupted command; their time counts too
     started, cpu_started = time.perf_counter(), time.process_time()
-    result = STAGES[task.stage](task)
+    run_stage, _ = STAGES[task.stage]
+    result = run_stage(task)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     result["seconds"] = round(seconds + sum(part["seconds"] for part in earlier_parts), 2)
     result["cpu_seconds"] = round(cpu_seconds + sum(part["cpu_seconds"] for part in earlier_parts), 2)

@@ -23,25 +23,16 @@ _TASK_UPDATE, _RACE_UPDATE = 5e-5, 1e-5  # time of an agent's updates for each s
 _MACHINE_STEP = 5e-6  # time of a step of an environment in machine code
 _INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # additional time of a step for each number of the observation
 
-STAGES: dict[str, Callable[[Task], dict[str, Any]]] = {
-    "probe": measure_baselines,
-    "teacher": find_teacher,
-    "bandit": make_bandit,
-    "exam": examine_fresh_agents,
-    "reward": make_reward,
-    "race": compare_rewards,
+STAGES: dict[str, tuple[Callable[[Task], dict[str, Any]], tuple[str, ...]]] = {
+    "probe": (measure_baselines, ()),
+    "teacher": (find_teacher, ("probe",)),
+    "bandit": (make_bandit, ("probe", "teacher")),
+    "exam": (examine_fresh_agents, ("probe", "teacher", "bandit")),
+    "reward": (make_reward, ("probe", "teacher")),
+    "race": (compare_rewards, ("probe", "teacher", "reward")),
 }
-"""The stages by name, in order. A stage returns its results as data for JSON, with ``failed`` and a ``verdict`` if it
-judges agents. `stage_texts` describes the results in words."""
-REQUIRED = {
-    "probe": (),
-    "teacher": ("probe",),
-    "bandit": ("probe", "teacher"),
-    "exam": ("probe", "teacher", "bandit"),
-    "reward": ("probe", "teacher"),
-    "race": ("probe", "teacher", "reward"),
-}
-"""Stage -> the stages whose results it needs."""
+"""The stages by name, in order, each with the stages whose results it needs. A stage returns its results as data for
+JSON, with ``failed`` and a ``verdict`` if it judges agents. `stage_texts` describes the results in words."""
 
 
 def time_left(task: Task, names: Iterable[str]) -> str:
