@@ -24,7 +24,6 @@ from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.learn import agents as learn_agents
 from control.learn import command as learn_command
-from control.learn import probe as learn_probe
 from control.learn import proxies as learn_proxies
 from control.learn import stages as learn_stages
 from control.learn import task as learn_task
@@ -370,7 +369,7 @@ def test_a_bandit_that_fails_its_exam_is_rejected(tmp_path: Path, capsys: pytest
 @pytest.mark.usefixtures("one_learner")
 def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
-    monkeypatch.setattr(learn_probe, "TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_task, "TIME_LIMIT", 30)
     status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
     results = json.loads((folder / learn_command.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
@@ -382,12 +381,12 @@ def test_the_time_limit_may_be_the_environment_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str, limit: int
 ) -> None:
     """The id has no time limit, but the environment may end episodes after 40 steps."""
-    monkeypatch.setattr(learn_probe, "TIME_LIMIT", 30)
-    monkeypatch.setattr(learn_probe, "LONG", 50)
+    monkeypatch.setattr(learn_task, "TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_task, "LONG", 50)
     game = f"Shift{ends}-v0"
     gym.register(game, lambda: Shift(ends))
     task = SimpleNamespace(game=game, seed=0, spaces=make_environment(game, 1, 1).spaces)
-    assert learn_probe._time_limit(task) == limit
+    assert learn_task._time_limit(task) == limit
     assert ("ends its episodes after 40" if limit == 40 else "shows no time limit") in capsys.readouterr().out
 
 
