@@ -24,7 +24,6 @@ from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.learn import agents as learn_agents
 from control.learn import command as learn_command
-from control.learn import proxies as learn_proxies
 from control.learn import stages as learn_stages
 from control.learn import task as learn_task
 from control.learn import teacher as learn_teacher
@@ -445,15 +444,15 @@ def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, mon
     task = learn_task.Task(settings, tmp_path, spaces, results, verbose=False)
     assert task.verdict(score(500.0), score(100.0)).goal == spaces.max_return == 500.0
     clones, means, written = iter(torch.arange(3.0)[:, None]), iter((10.0, 30.0, 20.0, 25.0)), list[float]()
-    monkeypatch.setattr(learn_proxies, "cloned_proxy", lambda *_: next(clones))
+    monkeypatch.setattr(learn_teacher, "cloned_proxy", lambda *_: next(clones))
     monkeypatch.setattr(
-        learn_proxies, "proxy_factory", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float))
+        learn_teacher, "proxy_factory", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float))
     )
     monkeypatch.setattr(learn_task.Task, "judge", lambda *_: score(next(means)))
     monkeypatch.setattr(
-        learn_proxies, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat))
+        learn_teacher, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat))
     )
-    result = learn_proxies.make_bandit(task)
+    result = learn_teacher.make_bandit(task)
     assert written == [1.0] and (result["score"]["mean"], result["fraction"]) == (25.0, 0.25)
 
 

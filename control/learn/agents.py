@@ -14,8 +14,8 @@ from control.cli.progress import Watch
 from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first_solved_test
-from control.learn.proxies import REWARD
 from control.learn.task import Task
+from control.learn.teacher import REWARD
 from control.reports.search import quartiles
 from control.reports.stages import GOOD_FRACTION, is_clearly_sooner, random_play
 from control.reports.tables import Score

@@ -21,9 +21,9 @@ from control.cli.settings import Settings
 from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.commands.train import check_unchanged
 from control.evolution.teachers import teacher
-from control.learn.proxies import REWARD
 from control.learn.stages import STAGES, time_left
 from control.learn.task import Task, command_text
+from control.learn.teacher import REWARD
 from control.lightning.board import show_learned
 from control.loops.process import configure_process
 from control.reports.learned import FIGURE, write_page

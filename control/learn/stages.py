@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from control.learn.agents import REAL_AGENTS, compare_rewards, examine_fresh_agents, learners_on_task
-from control.learn.proxies import make_bandit, make_reward
 from control.learn.task import JUDGING_EPISODES, Task, measure_baselines
-from control.learn.teacher import find_teacher, teacher_trainings
+from control.learn.teacher import find_teacher, make_bandit, make_reward, teacher_trainings
 from envs.make import make_dynamics
 from models.proxies.search import load_presets
 from models.spaces import Discrete
