@@ -24,7 +24,6 @@ from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.learn import agents as learn_agents
 from control.learn import command as learn_command
-from control.learn import stages as learn_stages
 from control.learn import task as learn_task
 from control.learn import teacher as learn_teacher
 from control.lightning.callbacks import StopWhenFlat
@@ -186,7 +185,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right")
     assert status == 0
     results = json.loads((folder / learn_command.RESULTS).read_text())
-    assert [*results] == ["settings", *learn_stages.STAGES]
+    assert [*results] == ["settings", *learn_command.STAGES]
     assert results["teacher"]["score"]["mean"] == results["bandit"]["score"]["mean"] == 1.0
     assert results["exam"]["agents"]["QLearning"]["mean"] == 1.0
     printed = capsys.readouterr().out
@@ -221,7 +220,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     assert session.hparams["set.exam_steps"].number_value == results["exam"]["steps"]
     (text,) = events.Tensors("conclusion/text_summary")
     conclusion = text.tensor_proto.string_val[0].decode()
-    assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn_stages.STAGES)
+    assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn_command.STAGES)
     assert "QLearning on the bandit" in conclusion and "QLearning on the task" in conclusion
     for reward in ("learned", "task"):
         assert load_events(folder / f"race_{reward}").Scalars("race/return_mean")[-1].step == 256
@@ -232,7 +231,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     (folder / learn_command.RESULTS).write_text(json.dumps({"settings": {"race_agents": 2}, **results}))
     assert learned(tmp_path, "test_learn:Corridor-v0", "right", "--resume") == (0, folder)
     again = learn_command.Learned(folder, True).results
-    assert [*again] == [*learn_stages.STAGES] and {name: again[name] for name in results} == results
+    assert [*again] == [*learn_command.STAGES] and {name: again[name] for name in results} == results
     assert "nothing is left to do" not in capsys.readouterr().out
     words = ["--learn", "test_learn:Corridor-v0", "--resume", "--logdir", str(tmp_path)]
     assert trainer.main(words) == 0 and "nothing is left to do" in capsys.readouterr().out
