@@ -216,7 +216,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
         events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     ).session_start_info
     assert session.group_name.startswith("debug/learn 25: ")
-    assert session.hparams["set.seed"].number_value == 25
+    assert session.hparams["seed"].number_value == 25
     assert session.hparams["set.exam_steps"].number_value == results["exam"]["steps"]
     (text,) = events.Tensors("conclusion/text_summary")
     conclusion = text.tensor_proto.string_val[0].decode()
