@@ -125,9 +125,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     file_settings = proxy.description.get("settings", {})
     searched_agents = parse_agents(file_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # config class -> field -> name in the file, such as PPO_lr
-    setting_names: set[str] = set()
-    for setting_of_field in saved_names.values():
-        setting_names.update(setting_of_field.values())
+    setting_names = {setting for setting_of_field in saved_names.values() for setting in setting_of_field.values()}
     saved_settings, _ = translate(file_settings, (), setting_names)  # without aliases
     config_class = family(name).config
     same_family = [agent for agent in searched_agents if family(agent).config is config_class]
