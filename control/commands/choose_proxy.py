@@ -305,8 +305,8 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
 def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Score N proxies, ``candidates [N, D]``, by the fraction of their agents that solve the task for good: all tests
     in the second half of their training. Of candidates with equal fractions, the one with the higher mean return in the
-    tests gets a slightly higher score. Return the scores ``[N]``, and the number of agents of each candidate, always
-    ``retest_agents``. ``watch`` is called with the finished fraction."""
+    tests gets a slightly higher score. Return the scores ``[N]``, and the number of agents of each candidate,
+    ``retest_agents``."""
     assert module.config.solved_reward is not None
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
@@ -322,7 +322,6 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Score N proxies, ``candidates [N, D]``, by the mean return of agents that train on them. Return the scores
     ``[N]`` (``-inf`` if an agent diverged), and the number of agents of each candidate, at most ``retest_agents``.
-    ``watch`` is called with the finished fraction.
 
     In torch, a single large batch with all agents is fastest. In machine code, all agents of the first candidate train
     first. Then agents of the other candidates train in rounds of `_ROUND_AGENTS`. A candidate is left out of further
@@ -363,7 +362,7 @@ def _train_and_test(
 ) -> Outcome:
     """Train an agent with each of the ``seeds`` on each of N proxies ``[N, D]``, for ``steps_in_use`` steps, and test
     it on the real environment. The outcome has the results of the first proxy's agents, then of the second proxy's, and
-    so on. If ``sample_all``, agents have random hyperparameters. ``watch`` is called with the finished fraction."""
+    so on. If ``sample_all``, agents have random hyperparameters."""
     agent_proxies = proxies.repeat_interleave(len(seeds), 0)  # a row for each agent
     agent_seeds = seeds * len(proxies)
     steps = module.config.steps_in_use

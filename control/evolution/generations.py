@@ -28,8 +28,7 @@ def add_visited_states(
     mean: Tensor, factory: ProxyFactory, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` of a search. If the settings require it, its initial states are replaced by states that
-    the best policy for this proxy visits in the real environment. ``seed`` and ``generation`` determine the episodes,
-    and ``count_steps`` is called with the number of their steps. If ``scaled``, the inputs of the proxy's networks are
+    the best policy for this proxy visits in the real environment. If ``scaled``, the inputs of the proxy's networks are
     scaled to the new states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
 

@@ -245,8 +245,7 @@ def visited_states(
 
     In a third of the parallel environments, the actions have no noise. In the others they have noise, so that agents
     also learn to act in states that the policy does not reach. ``limit`` is the time limit of the episodes; None means
-    the environment's limit. ``seed`` determines the episodes and the sample. ``count_steps`` is called with the number
-    of steps.
+    the environment's limit.
     """
     # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
     envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
@@ -354,8 +353,7 @@ def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: Cou
 
     ``factory`` has the settings of the proxy, a bandit or a reward. A bandit is a synthetic environment in which every
     step is an episode. In the states that the policy visits, its rewards are highest for the policy's actions, or equal
-    the policy's action values. A reward has the policy's returns as potential. ``seed`` determines the policy's
-    episodes; ``count_steps`` is called with the number of their steps.
+    the policy's action values. A reward has the policy's returns as potential.
     """
     needs_values = factory.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
     act = teacher(source, factory.game, factory.spaces)

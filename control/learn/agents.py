@@ -95,7 +95,7 @@ def _train_and_test(
     task: Task, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: Watch | None
 ) -> dict[str, Any]:
     """Train fresh agents of the algorithm ``name`` for ``steps`` steps on the proxy or, if ``on_task``, on the task
-    itself, and test them on the task. ``watch`` is called with the finished fraction. Returns:
+    itself, and test them on the task. Returns:
 
     - ``score``: statistics of the agents' mean returns on the task;
     - ``real_steps``: the training steps of all agents together on the task itself, 0 on the proxy.
@@ -178,7 +178,7 @@ def compare_rewards(task: Task) -> dict[str, Any]:
 
 def _train_for_race(task: Task, loop: InnerLoop, weights: Tensor | None, watch: Watch | None) -> dict[str, Any]:
     """Train N fresh agents of ``loop`` on the task, with the learned reward of the network ``weights [N, D]`` or, if
-    that is None, with the task's reward. ``watch`` is called with the finished fraction. Returns:
+    that is None, with the task's reward. Returns:
 
     - ``median``: the steps after which half of the agents have solved the task; None if they never have;
     - ``late``: the mean return of all agents in the last quarter of the tests;

@@ -140,7 +140,7 @@ def _train_teacher(task: Task) -> dict[str, Any]:
 
 def _train_one_teacher(task: Task, settings: Settings, watch: Watch | None) -> dict[str, Any]:
     """Train a teacher with these ``settings`` until its evaluations no longer improve. An interrupted training is
-    continued. ``watch`` is called with the finished fraction. Returns:
+    continued. Returns:
 
     - ``implementation``, ``run``: the implementation, and the run folder relative to the folder of `--learn`;
     - ``real_steps``, ``max_steps``: the number of training steps, and its maximum;
