@@ -127,8 +127,7 @@ def evaluate(
 
 
 def module(**settings: Any) -> "RunModule":
-    """Build a LightningModule for a ``pytorch_lightning.Trainer``. Also sets torch's number of threads and matmul
-    precision.
+    """Build a LightningModule for a ``pytorch_lightning.Trainer``, and set torch's threads and matmul precision.
 
     >>> import pytorch_lightning
     >>> module = trainer.module(implementation="DDQN", gamename="cartpole", steps_per_epoch=100)

@@ -262,8 +262,7 @@ def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
 
 
 def _metavar(flag: Flag) -> str:
-    """Return the placeholder for a flag's value: ``N``, ``N,...`` or, if a comma may be part of the text, ``TEXT
-    ...``."""
+    """Return the placeholder for a flag's value: ``N``, ``N,...`` or, if text may have commas, ``TEXT ...``."""
     if flag.meta["choices"] and not flag.type.is_list:
         return "NAME"
     single = METAVARS[flag.type.item]

@@ -179,8 +179,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
     """Return the fitness at the start of the search (of its first mean), and of the winner, whose agents have the
     results ``outcome``. The verdict requires that the winner's is higher. Return None if the search did not begin at
-    random, if the two cannot be compared, or if the winner cannot be better because its agents reach the return
-    ``goal``."""
+    random, if the two cannot be compared, or if the winner cannot be better because its agents reach ``goal``."""
     config = module.config
     first_config = config.generation_settings(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
@@ -274,9 +273,8 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
     winner. The candidates are the means in the archive and, unless the search ended because it solved the task, the
     last mean. Only a candidate that was evaluated with all ``retest_agents`` agents can win.
 
-    Return the number of the winner's ``generation``, the winner ``[D]``, and a dictionary about each candidate: its
-    ``generation``, its fitness ``in_search`` (None for the last mean), its new score ``again``, and the number of new
-    ``agents``.
+    Return the winner's ``generation``, the winner ``[D]``, and a dictionary about each candidate: its ``generation``,
+    its fitness ``in_search`` (None for the last mean), its new score ``again``, and the number of new ``agents``.
     """
     means = [entry.mean for entry in module.archive.entries]  # [D] each
     retests: list[dict[str, Any]] = [
@@ -305,8 +303,7 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
 def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Score N proxies, ``candidates [N, D]``, by the fraction of their agents that solve the task for good: all tests
     in the second half of their training. Of candidates with equal fractions, the one with the higher mean return in the
-    tests gets a slightly higher score. Return the scores ``[N]``, and the number of agents of each candidate,
-    ``retest_agents``."""
+    tests gets a slightly higher score. Return the scores ``[N]``, and the number of agents of each candidate."""
     assert module.config.solved_reward is not None
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)

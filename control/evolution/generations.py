@@ -141,8 +141,7 @@ class InitialSearch:
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
-        search. After every ``generations`` generations, the better half of the searches continues (successive
-        halving)."""
+        search. After every ``generations`` generations, the better half continues (successive halving)."""
         strategies: dict[int, Strategy] = {}  # row of ``candidates`` -> the strategy of the search that began there
         for row, candidate in enumerate(candidates):
             mean = self.factory.searched_part(candidate)  # the numbers [K] that a search changes
@@ -162,9 +161,8 @@ class InitialSearch:
         return self.factory.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
-        """Make generation ``number`` of several searches at once, and move their means. ``strategies`` maps the row of
-        an initial mean in ``candidates [C, D]`` to the strategy of its search. Return row -> fitness of the mean before
-        the move."""
+        """Make generation ``number`` of several searches at once, and move their means. ``strategies`` maps rows of the
+        initial means ``candidates [C, D]`` to strategies. Return row -> fitness of the mean before the move."""
         config, factory, seed = self.config, self.factory, self.seed
         name = f"generation {number} of the first searches"
         noise_by_row: dict[int, Tensor] = {}

@@ -1,7 +1,6 @@
 """Makes a synthetic environment or a reward from a policy (the teacher), for direct use or as the start of a search.
 
-The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
-controller.
+The policy is a checkpoint, an agent of stable-baselines3 or any function of observations, such as a manual controller.
 
 Shapes: N is the number of observations, S the size of an observation, A the number of discrete actions or the size of a
 continuous action, E the number of parallel environments, T the number of steps, and D the number of weights of a proxy
@@ -142,9 +141,8 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
 def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     """Load the agent of the first seed in the run folder or checkpoint ``source``. Return its greedy policy or, with
-    ``wants_values``, the function from observations to its action values. Raises SettingError if there is no
-    checkpoint of an agent, if the agent was trained on another environment than ``game``, or if it has no action
-    values."""
+    ``wants_values``, the function from observations to its action values. Raises SettingError if there is no checkpoint
+    of an agent, if it was trained on another environment than ``game``, or has no action values."""
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
@@ -233,12 +231,7 @@ def _load_sb3_model(source: str) -> Any:
 
 
 def visited_states(
-    act: Teacher,
-    count: int,
-    limit: int | None,
-    game: str,
-    seed: int,
-    count_steps: CountSteps = lambda steps: None,
+    act: Teacher, count: int, limit: int | None, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
     """Return ``count`` observations ``[count, S]``, a random sample from episodes of the policy ``act`` in the
     environment ``game``, which have about twice as many steps.

@@ -40,9 +40,8 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
     """Run the stage `exam` of `--learn`: train fresh agents of each algorithm in `Task.learners` on the bandit (the
     learned environment), and test them on the task. For comparison, a few agents train on the task itself.
 
-    If the bandit is a good clone of the teacher, but agents of an algorithm learn too little (`_GOOD_AGENTS`), other
-    agents train for `_MORE_STEPS` times as many steps, unless the user has chosen the steps. The better result counts.
-    Returns:
+    If the bandit is a good clone, but agents of an algorithm learn too little (`_GOOD_AGENTS`), other agents train for
+    `_MORE_STEPS` times as many steps, unless the user has chosen the steps. The better result counts. Returns:
 
     - ``agents``, ``real``: implementation -> score of the agents that train on the bandit, and on the task itself;
     - ``steps``: the training steps of an agent;

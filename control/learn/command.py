@@ -76,8 +76,7 @@ class Learned:
 
     @property
     def sentence(self) -> str:
-        """The verdict and other results as sentences. If there is neither an exam nor a race, the texts of the stages
-        instead."""
+        """The verdict and other results as sentences. Without an exam and a race, the texts of the stages."""
         sentences = conclusion(self.results)
         if sentences:
             return " ".join(sentences)

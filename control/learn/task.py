@@ -79,8 +79,7 @@ class Task:
 
     def part(self, name: str, work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
         """Run a part of the current stage, such as a training: call ``work(*arguments, watch)``, show its progress with
-        ``name``, and return its results and times. The file `parts_path` keeps them, so that a resumed command does not
-        repeat the part."""
+        ``name``, and return its results and times. The file `parts_path` keeps them for a resumed command."""
         parts = self.finished_parts
         if name not in parts:
             started, cpu_started = time.perf_counter(), time.process_time()

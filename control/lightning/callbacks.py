@@ -1,5 +1,4 @@
-"""Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
-videos."""
+"""Lightning callbacks and a plugin for runs: progress, metrics.csv, TensorBoard, checkpoints, signals, and videos."""
 
 import contextlib
 import math

@@ -359,8 +359,7 @@ def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
 
 
 def _check_start(search: SearchConfig, factory: ProxyFactory) -> None:
-    """Raise SettingError if a search cannot begin at the proxy or policy ``search.start_from``, before any file is
-    written."""
+    """Raise SettingError if a search cannot begin at the proxy or policy ``search.start_from``."""
     start, preset = search.start_from, getattr(search, "preset", "")
     if start is None:
         factory.check_start()

@@ -63,8 +63,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return [*super().configure_optimizers(), self.optimizer]
 
     def on_train_start(self) -> None:
-        """Record the transitions, divide them into ``learned`` and ``held_out`` transitions, and prepare the
-        ``fit``."""
+        """Record the transitions, divide them into ``learned`` and ``held_out`` ones, and prepare the ``fit``."""
         super().on_train_start()
         run = self.settings.run
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)

@@ -91,8 +91,7 @@ class Loop(Stateful, ABC):
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and optimisers: the attributes in ``saved``
-        and the states of all random streams. Subclasses add the agents' training state, unless ``resumable`` is
-        False."""
+        and the states of all random streams. Subclasses add the agents' training state if ``resumable``."""
         return super().state_dict() | {name: streams.get_state() for name, streams in self._streams_by_name().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
