@@ -129,14 +129,11 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     except SettingError as error:
         raise rename_setting(error, "gamename", "learn") from error
     if spaces.is_image:
-        raise SettingError(
-            f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
-        )
+        problem = f"learn is {run.gamename!r}, which shows images"
+        raise SettingError(f"{problem}; allowed: vectors of numbers, or cells", "learn")
     if family(settings.run.implementation).learns_from == "evolution":
-        raise SettingError(
-            f"implementation is {settings.run.implementation!r}, which learns a proxy; allowed with --learn: an agent",
-            "implementation",
-        )
+        problem = f"implementation is {settings.run.implementation!r}, which learns a proxy"
+        raise SettingError(f"{problem}; allowed with --learn: an agent", "implementation")
     if settings.subcommand.teacher is not None:
         try:
             teacher(settings.subcommand.teacher, run.gamename, spaces)  # raises if the policy cannot be used
@@ -163,10 +160,8 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         stages = dict(read_json(path))
         return dict(stages.pop("settings")), stages
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SettingError(
-            f"{str(path)!r} cannot be read ({one_line(error) or error}); "
-            "allowed: the file as it was, or a new run, without --resume"
-        ) from error
+        problem = f"{str(path)!r} cannot be read ({one_line(error) or error})"
+        raise SettingError(f"{problem}; allowed: the file as it was, or a new run, without --resume") from error
 
 
 def _run_stages(task: Task) -> bool:

@@ -147,11 +147,8 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     Raises SettingError for an algorithm without a replay buffer."""
     loop = loop.for_implementation(loop.implementations[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
-        raise SettingError(
-            f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer; "
-            "allowed with preset supervised: agents such as DDQN, TD3 or SAC",
-            "agent",
-        )
+        problem = f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer"
+        raise SettingError(f"{problem}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
     steps = math.ceil(config.transitions / _NUM_AGENTS)  # number of steps of each agent
     # Each agent makes exactly ``steps`` steps, without tests in between.

@@ -184,10 +184,8 @@ class Loop(Stateful, ABC):
             if not has_finite_weights:
                 self._warn(f"seed {seed}: weights are no longer finite", f" (epoch {self.epochs}); it cannot recover")
         if not self.finite_members.any():
-            raise UserError(
-                f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "
-                f"kept: {self.agents[0].advice}"
-            )
+            problem = f"the weights are no longer finite (epoch {self.epochs}), so training stops"
+            raise UserError(f"{problem}; earlier checkpoints are kept: {self.agents[0].advice}")
 
     def _warn(self, text: str, details: str = "") -> None:
         """Print the warning ``text + details``, unless this loop has printed a warning with the same ``text``."""
