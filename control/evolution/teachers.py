@@ -301,10 +301,14 @@ class TeacherEpisodes:
             for _ in range(math.ceil(episodes / _RETURN_ENVS)):
                 random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
-                later_return = _return_after_truncation(trajectory, discount)
+                steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
+                # The return after a truncation is the sum of mean_reward * discount ** t over all t, as if the episode
+                # continued with the mean reward of its last tenth. For a discount near 1, it has about 1,000 terms.
+                is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
+                mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
+                later_return = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)  # [1, E]
                 # The return from each step on, [T, 1, E].
                 all_returns = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)
-                steps = torch.arange(len(all_returns))[:, None, None]
                 follows_policy = trajectory.valid & (steps >= random_steps)
                 observations.append(trajectory.obs[follows_policy])
                 returns.append(all_returns[follows_policy])
@@ -327,17 +331,6 @@ class TeacherEpisodes:
         trajectory = rollout(FunctionPolicy(act), real, seeds)
         self.count_steps(int(trajectory.valid.sum()))
         return trajectory
-
-
-def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
-    """Estimate the discounted return after the end of each episode, ``[1, E]``. It is 0 after a termination. After a
-    truncation, it is the return of an episode that continues for ever with the mean reward of its last tenth."""
-    steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
-    is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
-    mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
-    # The sum of mean_reward * discount ** t over all t. For a discount near 1, the sum over about a thousand steps.
-    geometric_sum = mean_reward / max(1 - discount, 1e-3)
-    return geometric_sum * trajectory.truncated.any(0)
 
 
 def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
