@@ -127,8 +127,7 @@ def evaluate(
 
 
 def module(**settings: Any) -> "RunModule":
-    """Build a LightningModule for a ``pytorch_lightning.Trainer``. Also sets torch's number of threads and matmul
-    precision.
+    """Build a LightningModule for a ``pytorch_lightning.Trainer``, and set torch's threads and matmul precision.
 
     >>> import pytorch_lightning
     >>> module = trainer.module(implementation="DDQN", gamename="cartpole", steps_per_epoch=100)
@@ -155,9 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ending.reset()  # the status is 130 until the command has finished
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments:
-        from control.cli.help import first_commands
+        from control.cli.help import EXAMPLES, in_colours
 
-        print(first_commands())
+        print(in_colours(f"Without flags nothing is trained. Some commands to begin with:\n\n{EXAMPLES}\nMore: --help"))
         ending.status = 0
         return 0
     try:

@@ -126,13 +126,13 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_stages(short_fits: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--learn` with few updates, states, episodes and agents on the task itself."""
-    from control.learn import proxies
+    from control.learn import teacher
 
-    parse = proxies.settings_from
+    parse = teacher.settings_from
     sizes = {"SE": {"table_size": 600}, "RN": {"rn_episodes": 64}}
     cells = lambda values: values.get("first_states") == "cells"  # noqa: E731  # which have no table
     small = lambda values: {} if cells(values) else sizes[values["implementation"]]  # noqa: E731
-    monkeypatch.setattr(proxies, "settings_from", lambda **values: parse(**values, **small(values)))
+    monkeypatch.setattr(teacher, "settings_from", lambda **values: parse(**values, **small(values)))
     monkeypatch.setattr("control.learn.agents.REAL_AGENTS", 1)
 
 

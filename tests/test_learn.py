@@ -24,9 +24,6 @@ from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.learn import agents as learn_agents
 from control.learn import command as learn_command
-from control.learn import probe as learn_probe
-from control.learn import proxies as learn_proxies
-from control.learn import stages as learn_stages
 from control.learn import task as learn_task
 from control.learn import teacher as learn_teacher
 from control.lightning.callbacks import StopWhenFlat
@@ -188,7 +185,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right")
     assert status == 0
     results = json.loads((folder / learn_command.RESULTS).read_text())
-    assert [*results] == ["settings", *learn_stages.STAGES]
+    assert [*results] == ["settings", *learn_command.STAGES]
     assert results["teacher"]["score"]["mean"] == results["bandit"]["score"]["mean"] == 1.0
     assert results["exam"]["agents"]["QLearning"]["mean"] == 1.0
     printed = capsys.readouterr().out
@@ -219,11 +216,11 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
         events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     ).session_start_info
     assert session.group_name.startswith("debug/learn 25: ")
-    assert session.hparams["set.seed"].number_value == 25
+    assert session.hparams["seed"].number_value == 25
     assert session.hparams["set.exam_steps"].number_value == results["exam"]["steps"]
     (text,) = events.Tensors("conclusion/text_summary")
     conclusion = text.tensor_proto.string_val[0].decode()
-    assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn_stages.STAGES)
+    assert all(f"- **{stage}**: {results[stage]['text']}" in conclusion for stage in learn_command.STAGES)
     assert "QLearning on the bandit" in conclusion and "QLearning on the task" in conclusion
     for reward in ("learned", "task"):
         assert load_events(folder / f"race_{reward}").Scalars("race/return_mean")[-1].step == 256
@@ -234,7 +231,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     (folder / learn_command.RESULTS).write_text(json.dumps({"settings": {"race_agents": 2}, **results}))
     assert learned(tmp_path, "test_learn:Corridor-v0", "right", "--resume") == (0, folder)
     again = learn_command.Learned(folder, True).results
-    assert [*again] == [*learn_stages.STAGES] and {name: again[name] for name in results} == results
+    assert [*again] == [*learn_command.STAGES] and {name: again[name] for name in results} == results
     assert "nothing is left to do" not in capsys.readouterr().out
     words = ["--learn", "test_learn:Corridor-v0", "--resume", "--logdir", str(tmp_path)]
     assert trainer.main(words) == 0 and "nothing is left to do" in capsys.readouterr().out
@@ -374,7 +371,7 @@ def test_a_bandit_that_fails_its_exam_is_rejected(tmp_path: Path, capsys: pytest
 @pytest.mark.usefixtures("one_learner")
 def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
-    monkeypatch.setattr(learn_probe, "TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_task, "TIME_LIMIT", 30)
     status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
     results = json.loads((folder / learn_command.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
@@ -386,12 +383,12 @@ def test_the_time_limit_may_be_the_environment_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str, limit: int
 ) -> None:
     """The id has no time limit, but the environment may end episodes after 40 steps."""
-    monkeypatch.setattr(learn_probe, "TIME_LIMIT", 30)
-    monkeypatch.setattr(learn_probe, "LONG", 50)
+    monkeypatch.setattr(learn_task, "TIME_LIMIT", 30)
+    monkeypatch.setattr(learn_task, "LONG", 50)
     game = f"Shift{ends}-v0"
     gym.register(game, lambda: Shift(ends))
     task = SimpleNamespace(game=game, seed=0, spaces=make_environment(game, 1, 1).spaces)
-    assert learn_probe._time_limit(task) == limit
+    assert learn_task._time_limit(task) == limit
     assert ("ends its episodes after 40" if limit == 40 else "shows no time limit") in capsys.readouterr().out
 
 
@@ -450,15 +447,15 @@ def test_the_best_of_several_clones_is_kept_and_judged_again(tmp_path: Path, mon
     task = learn_task.Task(settings, tmp_path, spaces, results, verbose=False)
     assert task.verdict(score(500.0), score(100.0)).goal == spaces.max_return == 500.0
     clones, means, written = iter(torch.arange(3.0)[:, None]), iter((10.0, 30.0, 20.0, 25.0)), list[float]()
-    monkeypatch.setattr(learn_proxies, "cloned_proxy", lambda *_: next(clones))
+    monkeypatch.setattr(learn_teacher, "cloned_proxy", lambda *_: next(clones))
     monkeypatch.setattr(
-        learn_proxies, "proxy_factory", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float))
+        learn_teacher, "proxy_factory", lambda *_: SimpleNamespace(parameters=SimpleNamespace(target=float))
     )
     monkeypatch.setattr(learn_task.Task, "judge", lambda *_: score(next(means)))
     monkeypatch.setattr(
-        learn_proxies, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat))
+        learn_teacher, "_write_proxy", lambda task, name, settings, flat, scores: written.append(float(flat))
     )
-    result = learn_proxies.make_bandit(task)
+    result = learn_teacher.make_bandit(task)
     assert written == [1.0] and (result["score"]["mean"], result["fraction"]) == (25.0, 0.25)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from control.cli.options import missing_hint
 from control.cli.originals import is_original, translate_original
-from control.cli.together import missing_hint
 from control.cli.words import check_text, pairs_of
 from models.settings import SettingError, raise_all
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.colour import paint
-from control.cli.options import flags_of_settings
+from control.cli.options import flags_of_settings, flags_without_effect
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, defaults_for
-from control.cli.together import flags_without_effect
 from control.cli.words import Flag, Flags, as_word
 from models.registry import family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
@@ -263,8 +262,7 @@ def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
 
 
 def _metavar(flag: Flag) -> str:
-    """Return the placeholder for a flag's value: ``N``, ``N,...`` or, if a comma may be part of the text, ``TEXT
-    ...``."""
+    """Return the placeholder for a flag's value: ``N``, ``N,...`` or, if text may have commas, ``TEXT ...``."""
     if flag.meta["choices"] and not flag.type.is_list:
         return "NAME"
     single = METAVARS[flag.type.item]
@@ -290,11 +288,6 @@ def _explanation(flag: Flag, families: Sequence[str] | None) -> str:
     if aliases:
         notes.append(f"also: {', '.join(aliases)}")
     return f"{flag.meta['help']} ({'; '.join(notes)})"
-
-
-def first_commands() -> str:
-    """Return some commands to begin with, for calls without flags."""
-    return in_colours(f"Without flags nothing is trained. Some commands to begin with:\n\n{EXAMPLES}\nMore: --help")
 
 
 def version() -> str:

@@ -1,16 +1,20 @@
-"""The settings that exist for a command, an implementation and a game, as flags. Also errors for misspelt names."""
+"""The settings that exist for a command, an implementation and a game, as flags, with the errors for misspelt names,
+conflicts, missing files, and flags without effect. Imports no torch."""
 
+import os
 import shlex
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from control.cli.errors import missing_reason
 from control.cli.run_settings import COMMANDS, RETURN_COMMANDS, RunConfig
-from control.cli.settings import Settings, agents_of, as_dict, defaults_for, end_setting
-from control.cli.words import Flag, Flags, as_word, command_flags, flags_of
+from control.cli.settings import Settings, agents_of, as_dict, defaults_for, end_setting, ineffective, replaced_settings
+from control.cli.words import EXPECTED, FILM_WORDS, Flag, Flags, as_word, command_flags, flags_of
 from models.mixture import shared_settings
 from models.registry import families_of, implementations
-from models.settings import SettingError, closest
+from models.settings import SettingError, closest, names_with, raise_all
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
@@ -30,12 +34,20 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
     agent_name = run.implementation if proxy is None else run.agent
     section = f"hyperparameters of {agent_name}"
-    agent_flags = {**_shared_flags(agent, section), **flags_of(agent, section)}
+    agent_flags = flags_of(agent, section)
+    # Settings of agents of several families at once, such as ``lr`` for ``DDQN_lr`` and ``PPO_lr``. They have the
+    # default of the families, or None if their defaults differ.
+    shared_flags: dict[str, Flag] = {}
+    for name, prefixed_names in shared_settings(agent).items():
+        first, *others = [agent_flags[prefixed] for prefixed in prefixed_names]
+        default = first.default if all(other.default == first.default for other in others) else None
+        meta = {**first.meta, "help": f"{' and '.join(prefixed_names)} at once"}
+        shared_flags[name] = Flag(name, first.type, meta, default, section)
     # Of a run's settings, only these have defaults that depend on other settings.
     all_flags = {**flags_of(RunConfig(agent=run.agent, epochs=run.epochs)), **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
-    return {**all_flags, **parameters(run.gamename), **flags_of(proxy), **agent_flags}
+    return {**all_flags, **parameters(run.gamename), **flags_of(proxy), **shared_flags, **agent_flags}
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
@@ -72,21 +84,6 @@ def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) 
     default_agents = agents_of(implementation, game, choices_without_agent)
     all_flags["agent"] = replace(all_flags["agent"], default=default_agents)
     return all_flags
-
-
-def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
-    """Return name -> `Flag` for settings that apply to agents of several families (algorithms) at once, such as ``lr``
-    for ``DDQN_lr`` and ``PPO_lr``. ``agents`` is the joint config of these agents (`models.mixture`). A flag has the
-    default of the families, or None if their defaults differ. Empty for agents of one family."""
-    agent_flags = flags_of(agents, section)
-    shared_flags: dict[str, Flag] = {}
-    for name, prefixed_names in shared_settings(agents).items():  # "lr", ("DDQN_lr", "PPO_lr")
-        first = agent_flags[prefixed_names[0]]
-        has_one_default = all(agent_flags[prefixed].default == first.default for prefixed in prefixed_names)
-        default = first.default if has_one_default else None
-        meta = {**first.meta, "help": f"{' and '.join(prefixed_names)} at once"}
-        shared_flags[name] = Flag(name, first.type, meta, default, section)
-    return shared_flags
 
 
 def parameters(game: str) -> dict[str, Flag]:
@@ -157,3 +154,115 @@ def _similar_setting(name: str, valid_flags: Flags, implementation: str, other_n
     suggestions |= {original: original for original in [*valid_flags, *negations, *other_names]}
     similar_name = closest(name, suggestions)
     return suggestions[similar_name] if similar_name else None
+
+
+def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
+    """Raise SettingError if settings conflict, if files are missing, or if a flag has no effect. ``typed`` are the
+    names of the flags that the user typed, and ``valid_flags`` has the `Flag` of each."""
+    run = settings.run
+    if run.resume and run.reload:
+        raise SettingError("--resume and --reload exclude each other")
+    check_effects(dict(flags_without_effect(settings, typed, valid_flags)), settings)
+    errors = [*_missing_files(run), *_missing_files(settings.subcommand)]
+    if run.exp_name in (".", ".."):
+        errors.append(SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name"))
+    raise_all(errors)
+
+
+def check_effects(without_effect: Mapping[str, str], settings: Settings | None = None) -> None:
+    """Raise SettingError if any setting is in ``without_effect``, which maps a setting to the end of its message: the
+    message for ``{"lr": " with --plot"}`` is ``--lr has no effect with --plot``. For a switch that is off in
+    ``settings``, the message names the flag ``--no_NAME``."""
+    errors: list[SettingError] = []
+    for name, message_end in without_effect.items():
+        is_off = settings is not None and any(getattr(config, name, None) is False for config in settings.configs)
+        flag = f"--no_{name}" if is_off else f"--{name}"
+        errors.append(SettingError(f"{flag} has no effect{message_end}", name))
+    raise_all(errors)
+
+
+def _missing_files(config: Any) -> Iterator[SettingError]:
+    """Yield an error for each file in a config that does not exist. Words that a setting accepts instead of a file,
+    such as ``real`` for ``--film``, are no files."""
+    for name in names_with(config, "exists"):  # the settings whose values are paths
+        value = getattr(config, name)  # a path, several paths, or None
+        paths = [value] if isinstance(value, str) else dict.fromkeys(value or ())  # without repetitions
+        for path in paths:
+            if not os.path.exists(path) and path not in _words_for(name):
+                yield SettingError(f"{name} is {path!r}: {missing_hint(name, path)}", name)
+
+
+def missing_hint(name: str, path: str) -> str:
+    """Return the end of the message about the missing file ``path`` of the setting ``name``, such as ``no such file or
+    folder; did you mean 'settings.yaml'?``."""
+    reason = missing_reason(path)
+    paths = path.split(",")
+    if len(paths) > 1 and all(os.path.exists(one_path) for one_path in paths):
+        return f"{reason}; separate paths by spaces: {' '.join(paths)}"
+    folder, base = os.path.split(path)
+    words = [] if folder else _words_for(name)  # these words are no paths, so they have no folder
+    files = [file.name for file in sorted(Path(folder).glob("*")) if file.exists()]  # without links to nothing
+    similar = closest(base, [*words, *files])
+    if similar:
+        return f"{reason}; did you mean {os.path.join(folder, similar)!r}?"
+    hint = f"; allowed: {EXPECTED[name]}" if name in EXPECTED and not folder else ""
+    return f"{reason}{hint}"
+
+
+def _words_for(name: str) -> list[str]:
+    """Return the words that the setting ``name`` accepts instead of a file, such as ``cartpole-bandit``."""
+    if name not in ("eval_agent", "film"):
+        return []
+    from understudy import pretrained  # imports Gymnasium, which most command lines do not need
+
+    return [*pretrained(), *FILM_WORDS] if name == "film" else list(pretrained())
+
+
+def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
+    """Yield a pair for each ``typed`` flag that has no effect in combination with the other settings: its name and the
+    end of the error message, such as ``("lr", " with --plot")``. Of several reasons, only the first is yielded."""
+    run = settings.run
+    command = settings.subcommand.flag if settings.subcommand else ""
+    trains = command in ("", "use_tune")
+    replacements = replaced_settings(run.implementation) if trains else {}
+    reasons = ineffective(settings) if trains else {}
+    for name in typed:
+        flag = valid_flags[name]
+        if name == flag.command and name != command:  # the flag of a command, but its value does not select the command
+            if flag.type.item is not bool:  # --no_use_tune is allowed, but not --plot "$FOLDER" without this variable
+                yield name, ": it is empty"
+        elif flag.command and flag.command != command:
+            yield name, f" without --{flag.command}"
+        elif command and not _uses_setting(command, flag):
+            hint = ""
+            if command == "eval_agent" and name == "eval_episodes":
+                hint = "; did you mean '--num_eval_episodes'?"
+            elif command == "eval_agent" and flag.section != "run":
+                hint = ": the file that is evaluated holds it"
+            yield name, f" with --{command}{hint}"
+        elif flag.meta["needs"] and not _has_needed_setting(settings, flag):
+            needed_flags = [f"--{needed_name}" for needed_name in flag.meta["needs"]]
+            yield name, f" without {' or '.join(needed_flags)}"
+        elif name in replacements:
+            hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
+            yield name, f" with {run.implementation}{hint}"
+        elif name in reasons:
+            yield name, f": {reasons[name]}"
+
+
+def _uses_setting(command: str, flag: Flag) -> bool:
+    """Return whether a ``command`` other than training uses the setting of ``flag``."""
+    if flag.command or flag.owner is RunConfig:  # a setting of a command or of every run
+        return command in (flag.command, *flag.meta["commands"])
+    if flag.owner is None:  # a command to the agent
+        return command in ("use_tune", "eval_agent")
+    return command == "use_tune"  # a setting of an agent, a proxy or an environment
+
+
+def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
+    """Return whether a setting that the ``flag`` needs (its property ``needs``) differs from its default."""
+    for config in (settings.run, settings.subcommand):
+        for name in flag.meta["needs"]:
+            if hasattr(config, name) and getattr(config, name) != getattr(type(config), name):
+                return True
+    return False

@@ -33,7 +33,16 @@ def translate_original(content: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(env_config, dict):
         errors.append(SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping"))
     raise_all(errors)
-    implementation = _pop_implementation(entries)
+    # Without ``agent_type``, other keys that only one script reads determine the agent.
+    agent = entries.pop("agent_type", next((agent for key, agent in _AGENT_BY_KEY.items() if key in entries), "ER"))
+    if agent == "latent_model":  # ``latent_type`` remains in ``entries``, because it is also a setting of this program
+        latent_types = [name for name in ORIGINAL_AGENTS if name not in _AGENT_TYPES]
+        agent = entries.get("latent_type", latent_types[0])
+        if agent not in latent_types:
+            raise choice_error("latent_type", agent, latent_types)
+    elif agent not in _AGENT_TYPES:
+        raise choice_error("agent_type", agent, [*_AGENT_TYPES, "latent_model"])
+    implementation = ORIGINAL_AGENTS[agent]
     settings: dict[str, Any] = {"gamename": game.lower()}
     if game == "ProcMaze":
         settings["grid_size"] = "10"  # default of the script
@@ -53,20 +62,3 @@ def translate_original(content: Mapping[str, Any]) -> dict[str, Any]:
         settings["checkpoint_every"] = str(-(-int(save_steps) // int(eval_steps)))  # number of epochs, rounded up
         del entries["save_frequency"]  # any other value remains, and the key is refused as unknown
     return settings | entries
-
-
-def _pop_implementation(entries: dict[str, Any]) -> str:
-    """Remove ``agent_type`` from the ``entries`` of a file, and return this program's implementation of the agent. If
-    the key is missing, other keys that only one script reads determine the agent. ``latent_type`` remains in
-    ``entries``, because it is also a setting of this program. Raises SettingError for an unknown agent."""
-    likely_agent = next((agent for key, agent in _AGENT_BY_KEY.items() if key in entries), "ER")
-    agent = entries.pop("agent_type", likely_agent)
-    if agent in _AGENT_TYPES:
-        return ORIGINAL_AGENTS[agent]
-    if agent != "latent_model":
-        raise choice_error("agent_type", agent, [*_AGENT_TYPES, "latent_model"])
-    latent_types = [name for name in ORIGINAL_AGENTS if name not in _AGENT_TYPES]
-    latent_type = entries.get("latent_type", latent_types[0])
-    if latent_type not in latent_types:
-        raise choice_error("latent_type", latent_type, latent_types)
-    return ORIGINAL_AGENTS[latent_type]

@@ -9,10 +9,9 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 from control.cli import options
-from control.cli.options import FLAG_ONLY, parameters
+from control.cli.options import FLAG_ONLY, check_together, parameters
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
 from control.cli.settings import DECIDING, Settings, agents_of, defaults_for, settings_with, subcommand_in
-from control.cli.together import check_together
 from control.cli.words import NULL, Flags, Pair, Words, as_word, check_text, one_word, pairs_of, read_value, read_values
 from models.mixture import expand_shared
 from models.registry import canonical_names, family, implementations

@@ -99,10 +99,7 @@ class RunConfig:
         replaced={"evolution": "test_limit"},
     )
     logdir: str = _output(
-        "exp_dir",
-        "folder for all output",
-        by_flag=True,
-        commands=("use_tune", "film", "import_proxy", "learn"),
+        "exp_dir", "folder for all output", by_flag=True, commands=("use_tune", "film", "import_proxy", "learn")
     )
     output: str | None = _output(
         None,

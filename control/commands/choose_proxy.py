@@ -179,8 +179,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
     """Return the fitness at the start of the search (of its first mean), and of the winner, whose agents have the
     results ``outcome``. The verdict requires that the winner's is higher. Return None if the search did not begin at
-    random, if the two cannot be compared, or if the winner cannot be better because its agents reach the return
-    ``goal``."""
+    random, if the two cannot be compared, or if the winner cannot be better because its agents reach ``goal``."""
     config = module.config
     first_config = config.generation_settings(1)  # settings of the first generation
     began_at_random = module.epoch > 1 and config.start_from is None
@@ -274,9 +273,8 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
     winner. The candidates are the means in the archive and, unless the search ended because it solved the task, the
     last mean. Only a candidate that was evaluated with all ``retest_agents`` agents can win.
 
-    Return the number of the winner's ``generation``, the winner ``[D]``, and a dictionary about each candidate: its
-    ``generation``, its fitness ``in_search`` (None for the last mean), its new score ``again``, and the number of new
-    ``agents``.
+    Return the winner's ``generation``, the winner ``[D]``, and a dictionary about each candidate: its ``generation``,
+    its fitness ``in_search`` (None for the last mean), its new score ``again``, and the number of new ``agents``.
     """
     means = [entry.mean for entry in module.archive.entries]  # [D] each
     retests: list[dict[str, Any]] = [
@@ -305,8 +303,7 @@ def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]
 def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Score N proxies, ``candidates [N, D]``, by the fraction of their agents that solve the task for good: all tests
     in the second half of their training. Of candidates with equal fractions, the one with the higher mean return in the
-    tests gets a slightly higher score. Return the scores ``[N]``, and the number of agents of each candidate, always
-    ``retest_agents``. ``watch`` is called with the finished fraction."""
+    tests gets a slightly higher score. Return the scores ``[N]``, and the number of agents of each candidate."""
     assert module.config.solved_reward is not None
     count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
@@ -322,7 +319,6 @@ def _solved_fractions(module: ProxyModule, candidates: Tensor, watch: Watch | No
 def _mean_returns(module: ProxyModule, candidates: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Score N proxies, ``candidates [N, D]``, by the mean return of agents that train on them. Return the scores
     ``[N]`` (``-inf`` if an agent diverged), and the number of agents of each candidate, at most ``retest_agents``.
-    ``watch`` is called with the finished fraction.
 
     In torch, a single large batch with all agents is fastest. In machine code, all agents of the first candidate train
     first. Then agents of the other candidates train in rounds of `_ROUND_AGENTS`. A candidate is left out of further
@@ -363,7 +359,7 @@ def _train_and_test(
 ) -> Outcome:
     """Train an agent with each of the ``seeds`` on each of N proxies ``[N, D]``, for ``steps_in_use`` steps, and test
     it on the real environment. The outcome has the results of the first proxy's agents, then of the second proxy's, and
-    so on. If ``sample_all``, agents have random hyperparameters. ``watch`` is called with the finished fraction."""
+    so on. If ``sample_all``, agents have random hyperparameters."""
     agent_proxies = proxies.repeat_interleave(len(seeds), 0)  # a row for each agent
     agent_seeds = seeds * len(proxies)
     steps = module.config.steps_in_use

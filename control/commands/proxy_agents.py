@@ -5,9 +5,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from control.cli.options import check_effects
 from control.cli.parse import changes_of
 from control.cli.settings import Settings, defaults_for, from_dict, ineffective
-from control.cli.together import check_effects
 from control.loops.build import check_spaces, with_missing_features
 from envs.make import spaces_of
 from models.mixture import make_mixture, names_in, shared_settings
@@ -125,9 +125,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     file_settings = proxy.description.get("settings", {})
     searched_agents = parse_agents(file_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # config class -> field -> name in the file, such as PPO_lr
-    setting_names: set[str] = set()
-    for setting_of_field in saved_names.values():
-        setting_names.update(setting_of_field.values())
+    setting_names = {setting for setting_of_field in saved_names.values() for setting in setting_of_field.values()}
     saved_settings, _ = translate(file_settings, (), setting_names)  # without aliases
     config_class = family(name).config
     same_family = [agent for agent in searched_agents if family(agent).config is config_class]

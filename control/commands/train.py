@@ -17,7 +17,7 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
 from control.cli.ending import ending
 from control.cli.progress import Meter, progress, time_in_words
-from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
+from control.cli.settings import Settings, as_dict, end_setting, to_yaml
 from control.cli.words import as_word
 from control.commands.choose_proxy import announce, draw_curve, finish_search, real_agents_text
 from control.commands.summary import Command, command, path_text, resume_command, show_next
@@ -179,13 +179,21 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
     if run.logger == "tensorboard":
         module.open_boards(module.board_folder or folder)
     log = RunLog(folder, module)
+    loggers: list[Logger] = []  # `RunLog` writes metrics.csv and TensorBoard
+    name = "/".join(folder.parts[-4:])  # EXPERIMENT/IMPLEMENTATION/seed_N/version_K
+    if run.logger == "wandb":
+        loggers = [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
+    elif run.logger == "trackio":
+        loggers = [TrackioLogger(run.exp_name, f"{run.gamename}/{name}", checkpoint is not None)]
+    elif run.logger == "mlflow":
+        loggers = [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir, "mlruns")))]
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
         # -1 is no limit. Lightning refuses a limit below the checkpoint's epoch, which may be past the last epoch.
         max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
         accelerator=run.accelerator,
         devices=1,
-        logger=_loggers(run, folder, checkpoint is not None),
+        logger=loggers,
         callbacks=[*callbacks, log, *saving, *checkpoint_callbacks],
         plugins=[AtomicCheckpointIO(checkpoint)],  # gives Lightning this checkpoint, so the file is read once
         enable_checkpointing=bool(saving or checkpoint_callbacks),
@@ -196,19 +204,6 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
         default_root_dir=folder,
     )
     trainer.fit(module, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
-
-
-def _loggers(run: RunConfig, folder: Path, resumes: bool) -> list[Logger]:
-    """Return Lightning's logger for wandb, MLflow or Trackio, in a list. It is empty for other loggers, because
-    `RunLog` writes metrics.csv and TensorBoard. ``resumes`` says whether the run continues from a checkpoint."""
-    if run.logger not in _PACKAGE_LOGGERS:
-        return []
-    name = "/".join(folder.parts[-4:])  # EXPERIMENT/IMPLEMENTATION/seed_N/version_K
-    if run.logger == "wandb":
-        return [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
-    if run.logger == "trackio":
-        return [TrackioLogger(run.exp_name, f"{run.gamename}/{name}", resumes)]
-    return [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir) / "mlruns"))]
 
 
 def build_module(settings: Settings) -> RunModule:

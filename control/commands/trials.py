@@ -418,12 +418,10 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
         if objective == "score":
             score = held_out_score(module)
         else:
-            assert solved_reward is not None  # as `with_trial_defaults` ensures
+            spent, budget = module.epoch, module.config.generations
             if objective == "steps":
                 spent, budget = steps, module.settings.total_steps
-            else:
-                spent, budget = module.epoch, module.config.generations
-            assert budget is not None  # as `with_trial_defaults` ensures
+            assert solved_reward is not None and budget is not None  # as `with_trial_defaults` ensures
             score = -cost_until_solved(spent, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
 

@@ -89,9 +89,8 @@ def ray_connection(address: str | None, cpus: int) -> Iterator[None]:
         except Exception as error:  # Ray raises various errors, also a plain Exception
             if address is not None:
                 raise _unreachable(address, first_line(error)) from error
-            raise ProcessDied(
-                f"Ray cannot start on this machine, which may be too busy or out of memory: {first_line(error)}"
-            ) from error
+            problem = "Ray cannot start on this machine, which may be too busy or out of memory"
+            raise ProcessDied(f"{problem}: {first_line(error)}") from error
         if threading.current_thread() is threading.main_thread():  # no other thread can set a handler
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield

@@ -28,8 +28,7 @@ def add_visited_states(
     mean: Tensor, factory: ProxyFactory, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` of a search. If the settings require it, its initial states are replaced by states that
-    the best policy for this proxy visits in the real environment. ``seed`` and ``generation`` determine the episodes,
-    and ``count_steps`` is called with the number of their steps. If ``scaled``, the inputs of the proxy's networks are
+    the best policy for this proxy visits in the real environment. If ``scaled``, the inputs of the proxy's networks are
     scaled to the new states."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
 
@@ -142,8 +141,7 @@ class InitialSearch:
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
-        search. After every ``generations`` generations, the better half of the searches continues (successive
-        halving)."""
+        search. After every ``generations`` generations, the better half continues (successive halving)."""
         strategies: dict[int, Strategy] = {}  # row of ``candidates`` -> the strategy of the search that began there
         for row, candidate in enumerate(candidates):
             mean = self.factory.searched_part(candidate)  # the numbers [K] that a search changes
@@ -163,9 +161,8 @@ class InitialSearch:
         return self.factory.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
-        """Make generation ``number`` of several searches at once, and move their means. ``strategies`` maps the row of
-        an initial mean in ``candidates [C, D]`` to the strategy of its search. Return row -> fitness of the mean before
-        the move."""
+        """Make generation ``number`` of several searches at once, and move their means. ``strategies`` maps rows of the
+        initial means ``candidates [C, D]`` to strategies. Return row -> fitness of the mean before the move."""
         config, factory, seed = self.config, self.factory, self.seed
         name = f"generation {number} of the first searches"
         noise_by_row: dict[int, Tensor] = {}

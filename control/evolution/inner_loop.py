@@ -119,8 +119,7 @@ def train(
     earlier if ``rule`` says so, or after ``episodes`` episodes.
 
     After every ``test_every`` steps of every environment, ``test(policy, k)`` plays test k = 0, 1, ... and returns the
-    mean returns ``[M]``. Agents whose training has ended are tested with their final weights, until all trainings have
-    ended. ``watch`` is called with the finished fraction.
+    mean returns ``[M]``. Agents whose training has ended are tested with their final weights, until all have ended.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -312,9 +311,8 @@ class InnerLoop:
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
     def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> TrainedAgents:
-        """Train the new agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
-        them after every ``config.test_every`` steps, unless that is None. ``watch`` is called with the finished
-        fraction. The returned policy acts in the real environment."""
+        """Train the agents of ``loop`` to the end, in machine code if possible. If ``with_tests``, test them after
+        every ``config.test_every`` steps, unless that is None. The returned policy acts in the real environment."""
         config, agent = self.config, loop.agent
         compiled = self.compiled  # the module, if agent and environment are machine code
         if compiled is not None and not compiled.can_compile(loop):
@@ -393,9 +391,8 @@ class InnerLoop:
         return Solved(members, window, config.solved_reward, initial, test)
 
     def _test_members(self, loop: StepLoop, members: Tensor) -> Tensor:
-        """Test some agents with their current weights, and return the mean return ``[N]`` of each. ``members [N]`` are
-        their indices in ``loop``. The seeds of the test episodes depend on an agent's number of training episodes, so
-        that each test has different episodes."""
+        """Return the mean returns ``[N]`` of a test of the agents ``members [N]`` of ``loop``. The seeds of its
+        episodes depend on an agent's number of training episodes, so that each test has different episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         episode_counts = agent.episodes.tolist()

@@ -1,7 +1,6 @@
 """Makes a synthetic environment or a reward from a policy (the teacher), for direct use or as the start of a search.
 
-The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
-controller.
+The policy is a checkpoint, an agent of stable-baselines3 or any function of observations, such as a manual controller.
 
 Shapes: N is the number of observations, S the size of an observation, A the number of discrete actions or the size of a
 continuous action, E the number of parallel environments, T the number of steps, and D the number of weights of a proxy
@@ -142,9 +141,8 @@ def _function_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
 def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     """Load the agent of the first seed in the run folder or checkpoint ``source``. Return its greedy policy or, with
-    ``wants_values``, the function from observations to its action values. Raises SettingError if there is no
-    checkpoint of an agent, if the agent was trained on another environment than ``game``, or if it has no action
-    values."""
+    ``wants_values``, the function from observations to its action values. Raises SettingError if there is no checkpoint
+    of an agent, if it was trained on another environment than ``game``, or has no action values."""
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
@@ -233,20 +231,14 @@ def _load_sb3_model(source: str) -> Any:
 
 
 def visited_states(
-    act: Teacher,
-    count: int,
-    limit: int | None,
-    game: str,
-    seed: int,
-    count_steps: CountSteps = lambda steps: None,
+    act: Teacher, count: int, limit: int | None, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
     """Return ``count`` observations ``[count, S]``, a random sample from episodes of the policy ``act`` in the
     environment ``game``, which have about twice as many steps.
 
     In a third of the parallel environments, the actions have no noise. In the others they have noise, so that agents
     also learn to act in states that the policy does not reach. ``limit`` is the time limit of the episodes; None means
-    the environment's limit. ``seed`` determines the episodes and the sample. ``count_steps`` is called with the number
-    of steps.
+    the environment's limit.
     """
     # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
     envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
@@ -309,10 +301,14 @@ class TeacherEpisodes:
             for _ in range(math.ceil(episodes / _RETURN_ENVS)):
                 random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
-                later_return = _return_after_truncation(trajectory, discount)
+                steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
+                # The return after a truncation is the sum of mean_reward * discount ** t over all t, as if the episode
+                # continued with the mean reward of its last tenth. For a discount near 1, it has about 1,000 terms.
+                is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
+                mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
+                later_return = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)  # [1, E]
                 # The return from each step on, [T, 1, E].
                 all_returns = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)
-                steps = torch.arange(len(all_returns))[:, None, None]
                 follows_policy = trajectory.valid & (steps >= random_steps)
                 observations.append(trajectory.obs[follows_policy])
                 returns.append(all_returns[follows_policy])
@@ -337,25 +333,13 @@ class TeacherEpisodes:
         return trajectory
 
 
-def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
-    """Estimate the discounted return after the end of each episode, ``[1, E]``. It is 0 after a termination. After a
-    truncation, it is the return of an episode that continues for ever with the mean reward of its last tenth."""
-    steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
-    is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
-    mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
-    # The sum of mean_reward * discount ** t over all t. For a discount near 1, the sum over about a thousand steps.
-    geometric_sum = mean_reward / max(1 - discount, 1e-3)
-    return geometric_sum * trajectory.truncated.any(0)
-
-
 def cloned_proxy(source: str, factory: ProxyFactory, seed: int, count_steps: CountSteps = lambda steps: None) -> Tensor:
     """Make a proxy from the policy ``source`` (`is_teacher`), and return its parameters ``[D]``. Raises SettingError if
     its settings do not allow this.
 
     ``factory`` has the settings of the proxy, a bandit or a reward. A bandit is a synthetic environment in which every
     step is an episode. In the states that the policy visits, its rewards are highest for the policy's actions, or equal
-    the policy's action values. A reward has the policy's returns as potential. ``seed`` determines the policy's
-    episodes; ``count_steps`` is called with the number of their steps.
+    the policy's action values. A reward has the policy's returns as potential.
     """
     needs_values = factory.check_policy(source)  # raises SettingError if the settings allow no proxy from a policy
     act = teacher(source, factory.game, factory.spaces)

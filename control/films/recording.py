@@ -85,7 +85,7 @@ def film(
     """Film the agent of a run's first seed as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. ``loop`` plays
     the agents of the ``run``. Actions are greedy unless ``sample``. Write the seed and the returns to a text file
     beside the film, and return the return of each episode. Random streams depend on ``name`` and the run's seeds, so
-    filming does not change training. ``watch`` is called with the finished fraction."""
+    filming does not change training."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # seeds of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed_text(loop.seeds))

@@ -14,8 +14,8 @@ from control.cli.progress import Watch
 from control.commands.proxy_agents import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first_solved_test
-from control.learn.proxies import REWARD
 from control.learn.task import Task
+from control.learn.teacher import REWARD
 from control.reports.search import quartiles
 from control.reports.stages import GOOD_FRACTION, is_clearly_sooner, random_play
 from control.reports.tables import Score
@@ -40,9 +40,8 @@ def examine_fresh_agents(task: Task) -> dict[str, Any]:
     """Run the stage `exam` of `--learn`: train fresh agents of each algorithm in `Task.learners` on the bandit (the
     learned environment), and test them on the task. For comparison, a few agents train on the task itself.
 
-    If the bandit is a good clone of the teacher, but agents of an algorithm learn too little (`_GOOD_AGENTS`), other
-    agents train for `_MORE_STEPS` times as many steps, unless the user has chosen the steps. The better result counts.
-    Returns:
+    If the bandit is a good clone, but agents of an algorithm learn too little (`_GOOD_AGENTS`), other agents train for
+    `_MORE_STEPS` times as many steps, unless the user has chosen the steps. The better result counts. Returns:
 
     - ``agents``, ``real``: implementation -> score of the agents that train on the bandit, and on the task itself;
     - ``steps``: the training steps of an agent;
@@ -95,7 +94,7 @@ def _train_and_test(
     task: Task, proxy: files.Proxy, name: str, steps: int, on_task: bool, watch: Watch | None
 ) -> dict[str, Any]:
     """Train fresh agents of the algorithm ``name`` for ``steps`` steps on the proxy or, if ``on_task``, on the task
-    itself, and test them on the task. ``watch`` is called with the finished fraction. Returns:
+    itself, and test them on the task. Returns:
 
     - ``score``: statistics of the agents' mean returns on the task;
     - ``real_steps``: the training steps of all agents together on the task itself, 0 on the proxy.
@@ -178,7 +177,7 @@ def compare_rewards(task: Task) -> dict[str, Any]:
 
 def _train_for_race(task: Task, loop: InnerLoop, weights: Tensor | None, watch: Watch | None) -> dict[str, Any]:
     """Train N fresh agents of ``loop`` on the task, with the learned reward of the network ``weights [N, D]`` or, if
-    that is None, with the task's reward. ``watch`` is called with the finished fraction. Returns:
+    that is None, with the task's reward. Returns:
 
     - ``median``: the steps after which half of the agents have solved the task; None if they never have;
     - ``late``: the mean return of all agents in the last quarter of the tests;

@@ -1,13 +1,14 @@
 """`--learn GAME`: learn a synthetic environment and a reward for a Gymnasium task, and judge them.
 
-The command runs the stages of `control.learn.stages`, and writes the results of each to ``exam.json``, so that
-``--resume`` does not repeat it.
+The command runs the `STAGES`, and writes the results of each to ``exam.json``, so that ``--resume`` does not repeat it.
 """
 
 import dataclasses
 import json
+import math
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,40 @@ from control.cli.settings import Settings
 from control.commands.summary import Command, command, path_text, resume_command, show_next
 from control.commands.train import check_unchanged
 from control.evolution.teachers import teacher
-from control.learn.proxies import REWARD
-from control.learn.stages import REQUIRED, STAGES, time_left
-from control.learn.task import Task, command_text
+from control.learn.agents import REAL_AGENTS, compare_rewards, examine_fresh_agents, learners_on_task
+from control.learn.task import JUDGING_EPISODES, Task, command_text, measure_baselines
+from control.learn.teacher import REWARD, find_teacher, make_bandit, make_reward, teacher_trainings
 from control.lightning.board import show_learned
 from control.loops.process import configure_process
 from control.reports.learned import FIGURE, write_page
 from control.reports.stages import PAGE, TEACHER, conclusion, returns_table, stage_texts
 from control.storage import run_dir
 from control.storage.run_dir import BANDIT, RESULTS
-from envs.make import spaces_of
+from envs.make import make_dynamics, spaces_of
+from models.proxies.search import load_presets
 from models.registry import family
 from models.settings import SettingError, rename_setting
+from models.spaces import Discrete
+
+STAGES: dict[str, tuple[Callable[[Task], dict[str, Any]], tuple[str, ...]]] = {
+    "probe": (measure_baselines, ()),
+    "teacher": (find_teacher, ("probe",)),
+    "bandit": (make_bandit, ("probe", "teacher")),
+    "exam": (examine_fresh_agents, ("probe", "teacher", "bandit")),
+    "reward": (make_reward, ("probe", "teacher")),
+    "race": (compare_rewards, ("probe", "teacher", "reward")),
+}
+"""The stages by name, in order, each with the stages whose results it needs. A stage returns its results as data for
+JSON, with ``failed`` and a ``verdict`` if it judges agents. `stage_texts` describes the results in words."""
+# Times for rough estimates of the time left, in seconds on the machine of docs/benchmarks.md.
+_FIT_SECONDS = 5.0  # time to fit the bandit or the reward, without the steps of the task
+_FIT_STEPS = 50_000  # number of steps of the task for such a fit
+_TEACHER_UPDATE = 4e-5  # time of updates and evaluations, for each step of a teacher's training
+_TEACHER_FRACTION = 0.4  # fraction of the largest number of steps after which a teacher's training usually ends
+_DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # time of a step on the bandit, with discrete and continuous actions
+_TASK_UPDATE, _RACE_UPDATE = 5e-5, 1e-5  # time of an agent's updates for each step on the task, in exam and race
+_MACHINE_STEP = 5e-6  # time of a step of an environment in machine code
+_INPUT_ON_BANDIT, _INPUT_ON_TASK = 1.3e-7, 6e-7  # additional time of a step for each number of the observation
 
 
 @dataclass(frozen=True)
@@ -53,8 +76,7 @@ class Learned:
 
     @property
     def sentence(self) -> str:
-        """The verdict and other results as sentences. If there is neither an exam nor a race, the texts of the stages
-        instead."""
+        """The verdict and other results as sentences. Without an exam and a race, the texts of the stages."""
         sentences = conclusion(self.results)
         if sentences:
             return " ".join(sentences)
@@ -107,14 +129,11 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     except SettingError as error:
         raise rename_setting(error, "gamename", "learn") from error
     if spaces.is_image:
-        raise SettingError(
-            f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
-        )
+        problem = f"learn is {run.gamename!r}, which shows images"
+        raise SettingError(f"{problem}; allowed: vectors of numbers, or cells", "learn")
     if family(settings.run.implementation).learns_from == "evolution":
-        raise SettingError(
-            f"implementation is {settings.run.implementation!r}, which learns a proxy; allowed with --learn: an agent",
-            "implementation",
-        )
+        problem = f"implementation is {settings.run.implementation!r}, which learns a proxy"
+        raise SettingError(f"{problem}; allowed with --learn: an agent", "implementation")
     if settings.subcommand.teacher is not None:
         try:
             teacher(settings.subcommand.teacher, run.gamename, spaces)  # raises if the policy cannot be used
@@ -141,22 +160,21 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         stages = dict(read_json(path))
         return dict(stages.pop("settings")), stages
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SettingError(
-            f"{str(path)!r} cannot be read ({one_line(error) or error}); "
-            "allowed: the file as it was, or a new run, without --resume"
-        ) from error
+        problem = f"{str(path)!r} cannot be read ({one_line(error) or error})"
+        raise SettingError(f"{problem}; allowed: the file as it was, or a new run, without --resume") from error
 
 
 def _run_stages(task: Task) -> bool:
     """Run the stages that have no results, print the results, and write the page. Return True if no stage failed."""
     verbose, only = task.verbose, task.options.only
-    names = [name for name in STAGES if only is None or name in (only, *REQUIRED[only])]  # stages to run
+    required = {name: required_names for name, (_, required_names) in STAGES.items()}
+    names = [name for name in STAGES if only is None or name in (only, *required[only])]  # stages to run
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
-    is_over = all(name in task.results or failures.intersection(REQUIRED[name]) for name in names)
+    is_over = all(name in task.results or failures.intersection(required[name]) for name in names)
     if verbose and is_over:
         print_wrapped("nothing is left to do: these are the results of the earlier run")
     for number, name in enumerate(names, 1):
-        if failures.intersection(REQUIRED[name]):
+        if failures.intersection(required[name]):
             continue
         if name not in task.results:
             task.stage, task.position = name, f"{number}/{len(names)}"
@@ -167,7 +185,7 @@ def _run_stages(task: Task) -> bool:
             main_result, *details = stage_texts(name, task.results[name])
             text = "; ".join([main_result, *details]) if name == only else main_result  # the page has the details
             is_next_new = number < len(names) and names[number] not in task.results
-            time_text = time_left(task, names) if is_next_new and name not in failures else ""
+            time_text = _time_left(task, names) if is_next_new and name not in failures else ""
             # The width is the length of the longest name, "teacher", and two blanks.
             print_named(name, f"{text}{time_text}", width=9)
     bandit = task.folder / BANDIT
@@ -188,11 +206,44 @@ def _run_stages(task: Task) -> bool:
     return not failures
 
 
+def _time_left(task: Task, names: Iterable[str]) -> str:
+    """Estimate the time of the stages in ``names`` that have no results yet. Return it as text, such as "; about 7
+    minutes left", which is empty below two seconds."""
+    step = 1 / task.results["probe"]["steps_per_second"]  # seconds of a step of the task
+    if make_dynamics(task.game) is not None:  # trainings make steps in machine code, unlike the probe
+        step = min(step, _MACHINE_STEP)
+    clone_preset = load_presets("synthetic")["presets"]["bandit"]["clone"]  # settings of the agents of the exam
+    exam_steps, num_agents = task.options.exam_steps or clone_preset["inner_steps"], task.options.exam_agents
+    inputs = math.prod(task.spaces.obs_shape)
+    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
+    # Seconds for the agents of one implementation: on the bandit, and on the task itself.
+    bandit_seconds = exam_steps * num_agents * (bandit_step + _INPUT_ON_BANDIT * inputs)
+    task_seconds = exam_steps * min(REAL_AGENTS, num_agents) * (step + _TASK_UPDATE + _INPUT_ON_TASK * inputs)
+    judging_seconds = JUDGING_EPISODES * (task.spaces.max_episode_steps or task.time_limit or 0) * step
+    teacher_seconds = judging_seconds
+    if task.options.teacher is None:
+        training_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
+        teacher_seconds += len(teacher_trainings(task)) * training_seconds
+    seconds_of_stages = {
+        "teacher": teacher_seconds,
+        "bandit": _FIT_SECONDS + _FIT_STEPS * step + judging_seconds,
+        "exam": len(task.learners) * bandit_seconds + len(learners_on_task(task)) * task_seconds,
+        "reward": _FIT_SECONDS + _FIT_STEPS * step,
+        "race": task.most_race_agents * task.race_steps * (step + _RACE_UPDATE),
+    }
+    seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
+    for unit, size in (("hours", 3600), ("minutes", 60), ("seconds", 1)):
+        if seconds >= 2 * size:
+            return f"; about {seconds / size:.0f} {unit} left"
+    return ""
+
+
 def _run_stage(task: Task) -> None:
     """Run the stage ``task.stage``, and add its results, time and text to ``task.results`` and to the file."""
     earlier_parts = task.finished_parts.values()  # parts of an interrupted command; their time counts too
     started, cpu_started = time.perf_counter(), time.process_time()
-    result = STAGES[task.stage](task)
+    run_stage, _ = STAGES[task.stage]
+    result = run_stage(task)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     result["seconds"] = round(seconds + sum(part["seconds"] for part in earlier_parts), 2)
     result["cpu_seconds"] = round(cpu_seconds + sum(part["cpu_seconds"] for part in earlier_parts), 2)

@@ -52,8 +52,7 @@ class Board:
                 _add_value(self.writer, point, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
-        """Add the settings of the run with this ``seed`` (`add_values`), with its `hyperparameters` on the page
-        HPARAMS."""
+        """Add the settings of the run with ``seed`` (`add_values`); its `hyperparameters` are on the page HPARAMS."""
         values = effective_values(settings) | {"seed": seed}
         highlighted = hyperparameters(settings) | {"seed": seed}
         self.add_values(values, highlighted, _row_name(settings.run, seed, self.folder), steps)

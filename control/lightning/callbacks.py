@@ -1,5 +1,4 @@
-"""Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
-videos."""
+"""Lightning callbacks and a plugin for runs: progress, metrics.csv, TensorBoard, checkpoints, signals, and videos."""
 
 import contextlib
 import math
@@ -102,8 +101,7 @@ class Progress(Callback):
                 tqdm.write(paint(wrap_text(text, sys.stdout), "dim", sys.stdout))
 
     def _print_row(self, module: RunModule, fraction: float) -> None:
-        """Print a row of the table: the epoch, the columns of the module, the speed of the epoch, and the time left.
-        ``fraction`` is the finished fraction of the training."""
+        """Print a row of the table: the epoch, the columns of the module, the speed of the epoch, and the time left."""
         self._row_seconds = Meter.seconds()
         last_epoch = _number_text(module, module.epochs or 0)
         epoch = _number_text(module, module.epoch)

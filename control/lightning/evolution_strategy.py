@@ -138,15 +138,11 @@ class EvolutionStrategy(Stateful, pl.Callback):
         all_equal = len(finite) > 1 and bool((finite == finite[0]).all())
         is_flat = all_equal and not module.population_solves()
         self.flat_generations = self.flat_generations + 1 if is_flat else 0
-        problem = (
-            f"for {self.flat_generations} generations all proxies have had the same fitness, "
-            "so there is nothing to climb"
-        )
+        duration = f"for {self.flat_generations} generations"
+        problem = f"{duration} all proxies have had the same fitness, so there is nothing to climb"
         if self.flat_generations == FLAT_LIMIT:
-            raise UserError(
-                f"{problem} and the search stops; metrics and checkpoint are kept: another start (start_from), a "
-                "larger inner_steps, noise_std or test_limit may help"
-            )
+            advice = "another start (start_from), a larger inner_steps, noise_std or test_limit may help"
+            raise UserError(f"{problem} and the search stops; metrics and checkpoint are kept: {advice}")
         if is_flat and self.flat_generations % RESTART_EVERY == 0:
             self._restart(module, problem)
         else:
@@ -154,10 +150,9 @@ class EvolutionStrategy(Stateful, pl.Callback):
             module.row |= {f"search/{name}": torch.tensor([number]) for name, number in metrics.items()}
         module.set_mean(module.proxies(self.mean))
         if not self.mean.isfinite().all():
-            raise UserError(
-                f"the mean is no longer finite (generation {self.generation}), so the search stops; the checkpoint of "
-                "the generation before is kept: a smaller step_size or noise_std may help"
-            )
+            problem = f"the mean is no longer finite (generation {self.generation}), so the search stops"
+            advice = "a smaller step_size or noise_std may help"
+            raise UserError(f"{problem}; the checkpoint of the generation before is kept: {advice}")
 
     def _archive_mean(self, module: Any) -> None:
         """Add the mean to the archive of the best means, if it was evaluated. First remove means that were tested with

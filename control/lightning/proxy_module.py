@@ -353,24 +353,19 @@ def _check_agents_per_proxy(search: SearchConfig, agent: str) -> None:
     for name in ("agents_per_proxy", "second_agents"):
         count = getattr(search, name)
         if count is not None and count % num_implementations:
-            raise SettingError(
-                f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_implementations}", name
-            )
+            problem = f"{name} is {count}, but agent is {agent!r}"
+            raise SettingError(f"{problem}; allowed: a multiple of {num_implementations}", name)
 
 
 def _check_start(search: SearchConfig, factory: ProxyFactory) -> None:
-    """Raise SettingError if a search cannot begin at the proxy or policy ``search.start_from``, before any file is
-    written."""
+    """Raise SettingError if a search cannot begin at the proxy or policy ``search.start_from``."""
     start, preset = search.start_from, getattr(search, "preset", "")
     if start is None:
         factory.check_start()
     elif is_teacher(start):
         teacher(start, factory.game, factory.spaces, wants_values=factory.check_policy(start))
     elif preset in CLONES:  # presets that imitate a policy
-        raise SettingError(
-            f"start_from is {start!r}, which is no policy; allowed with preset {preset}: an agent's run or checkpoint, "
-            "or module:function",
-            "start_from",
-        )
+        allowed = f"allowed with preset {preset}: an agent's run or checkpoint, or module:function"
+        raise SettingError(f"start_from is {start!r}, which is no policy; {allowed}", "start_from")
     else:
         first_parameters(start, search, factory.spaces, factory.game)

@@ -63,8 +63,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return [*super().configure_optimizers(), self.optimizer]
 
     def on_train_start(self) -> None:
-        """Record the transitions, divide them into ``learned`` and ``held_out`` transitions, and prepare the
-        ``fit``."""
+        """Record the transitions, divide them into ``learned`` and ``held_out`` ones, and prepare the ``fit``."""
         super().on_train_start()
         run = self.settings.run
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)
@@ -148,11 +147,8 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     Raises SettingError for an algorithm without a replay buffer."""
     loop = loop.for_implementation(loop.implementations[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
-        raise SettingError(
-            f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer; "
-            "allowed with preset supervised: agents such as DDQN, TD3 or SAC",
-            "agent",
-        )
+        problem = f"agent is {loop.implementations[0]!r}, which keeps no transitions in a replay buffer"
+        raise SettingError(f"{problem}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
     steps = math.ceil(config.transitions / _NUM_AGENTS)  # number of steps of each agent
     # Each agent makes exactly ``steps`` steps, without tests in between.

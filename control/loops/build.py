@@ -69,10 +69,9 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
         module.load_state_dict(check_like(module.state_dict(), checkpoint.content["state_dict"]))
     except StateError as error:
         run = checkpoint.settings.run
-        raise CheckpointError(
-            f"checkpoint {str(checkpoint.path)!r} is of {run.implementation} on {run.gamename}, whose networks are "
-            "others; allowed: one with the same network settings, spaces and num_seeds"
-        ) from error
+        problem = f"is of {run.implementation} on {run.gamename}, whose networks are others"
+        allowed = "one with the same network settings, spaces and num_seeds"
+        raise CheckpointError(f"checkpoint {str(checkpoint.path)!r} {problem}; allowed: {allowed}") from error
 
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:

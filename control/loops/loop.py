@@ -91,8 +91,7 @@ class Loop(Stateful, ABC):
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and optimisers: the attributes in ``saved``
-        and the states of all random streams. Subclasses add the agents' training state, unless ``resumable`` is
-        False."""
+        and the states of all random streams. Subclasses add the agents' training state if ``resumable``."""
         return super().state_dict() | {name: streams.get_state() for name, streams in self._streams_by_name().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -185,10 +184,8 @@ class Loop(Stateful, ABC):
             if not has_finite_weights:
                 self._warn(f"seed {seed}: weights are no longer finite", f" (epoch {self.epochs}); it cannot recover")
         if not self.finite_members.any():
-            raise UserError(
-                f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "
-                f"kept: {self.agents[0].advice}"
-            )
+            problem = f"the weights are no longer finite (epoch {self.epochs}), so training stops"
+            raise UserError(f"{problem}; earlier checkpoints are kept: {self.agents[0].advice}")
 
     def _warn(self, text: str, details: str = "") -> None:
         """Print the warning ``text + details``, unless this loop has printed a warning with the same ``text``."""

@@ -1,5 +1,4 @@
-"""Settings of this process: threads, precision, memory and warnings. Imports no Lightning, so that workers start
-quickly."""
+"""Settings of this process: threads, precision, memory, warnings. Imports no Lightning, so workers start quickly."""
 
 import ctypes
 import functools

@@ -117,8 +117,7 @@ class StepLoop:
         return episodes
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for ``steps`` steps of every environment. ``watch`` is called with the finished fraction. Return a
-        dictionary of tensors ``[M]``, one number per member:
+        """Train for ``steps`` steps of every environment. Return tensors ``[M]`` by name:
 
         - ``loss``, ``return``, ``length``: means over the epoch, NaN without data
         - ``updated``: number of steps with updates; ``updates``: number of updates
