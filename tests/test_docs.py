@@ -235,7 +235,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr("control.learn.teacher._EVALUATIONS", 2)
     for module in ("task", "teacher"):
-        monkeypatch.setattr(f"control.learn.{module}.JUDGING_EPISODES", 4)
+        monkeypatch.setattr(f"control.learn.{module}.JUDGING_EPISODES", 16)  # fill the environments
     monkeypatch.setattr("control.reports.verdict.MOST_STEPS", 1000)
     monkeypatch.setattr("envs.synthetic.starts_of", functools.partial(starts_of, draws=16))
     short_steps = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
