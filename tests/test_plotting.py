@@ -174,7 +174,7 @@ def test_plot_writes_figure_table_and_numbers(logdir: Path, capsys: Shown) -> No
         write_run(logdir, seeds=(seed,))
     write_run(logdir, "RCP-A", seeds=(25, 26))
     assert plot([logdir]) == 0
-    figure = logdir / "lunarlander" / "debug" / "plot_lunarlander_RCP-A_UDRL.png"
+    figure = logdir / "plot_lunarlander_RCP-A_UDRL.png"
     assert is_png(figure)
     numbers = json.loads(figure.with_suffix(".json").read_text())["groups"]
     greedy = numbers["UDRL"]["over_seeds"]["eval/return_greedy"]

@@ -35,7 +35,7 @@ from control.reports.search import FEWEST, plot_search
 from control.reports.stages import PAGE
 from control.reports.statistics import MIN_RUNS
 from control.reports.tables import NOT_SOLVED, Table, number_text, with_interval
-from control.storage.run_dir import RESULTS, atomic_write_text, learn_folder
+from control.storage.run_dir import RESULTS, atomic_write_text
 from control.storage.versions import FILE
 from models.settings import SettingError
 
@@ -53,8 +53,8 @@ _OF_SEARCHES = re.compile(r"\(with SE, RN: [^)]*\) | SE, RN: [^.]*\.")  # in the
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     """Write the page of runs in ``run_dirs``, which are run folders or folders above them. ``out`` is a file (.html) or
-    a folder, by default the common folder of the runs, or the folder of `--learn` between it and ``run_dirs``. Returns
-    the exit code 0. Raises SettingError if there are no runs or the page cannot be written."""
+    a folder, by default the common folder of ``run_dirs``. Returns the exit code 0. Raises SettingError if there are no
+    runs or the page cannot be written."""
     run_groups = find_groups(run_dirs, "report", is_interrupted)
     figure = figure_of(run_groups)
     pairs = zip(run_groups, figure.summary.items(), strict=True)
@@ -63,9 +63,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     for path in paths:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
-    common = Path(os.path.commonpath(paths))
-    if not any(learn_folder(folder.resolve()) for folder in run_dirs):
-        common = learn_folder(common) or common  # teachers are deep inside this folder, which is a better place
+    common = Path(os.path.commonpath([folder.resolve() for folder in run_dirs]))
     target = output_file(out or common, "report_out", "report", ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, figure, run_dirs, target))

@@ -129,9 +129,9 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
     """Draw and tabulate groups of runs: mean with its 95 % bootstrap band and IQM over seeds.
 
     ``run_dirs`` are run folders, folders above them, or the JSON of an earlier figure. The folder of a hyperparameter
-    search gives a figure of its hyperparameters. ``out`` is a file (.png, .pdf, .svg) or a folder; by default the
-    figure is in the common folder of the runs. The numbers are written beside it as JSON. Each environment has separate
-    rows of panels. Algorithms with three seeds or more are also compared by their scores.
+    search gives a figure of its hyperparameters. ``out`` is a file (.png, .pdf, .svg) or a folder, by default the
+    common folder of ``run_dirs``. The numbers are written beside the figure as JSON. Each environment has separate rows
+    of panels. Algorithms with three seeds or more are also compared by their scores.
 
     Returns the exit code 0. Raises SettingError if there is nothing to draw or a file cannot be written, before
     anything is printed.
@@ -147,7 +147,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
     else:
         groups = find_groups(run_dirs, is_interrupted=is_interrupted)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
-        figure, folder = figure_of(groups), Path(os.path.commonpath(made_from))
+        figure, folder = figure_of(groups), Path(os.path.commonpath([folder.resolve() for folder in run_dirs]))
     stem = _file_stem(_environments(figure.arms), {arm.label for arm in figure.arms}, style)
     target = figures.figure_file(out or folder, style=style, stem=stem)
     numbers_path = earlier_json or target.with_suffix(".json")
