@@ -25,7 +25,7 @@ FLAGS = """
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank
 --implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
 --preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks, obedient
-train -> 'train' is not a flag; flags start with --
+train -> 'train' is not a flag; flags start with --, and --help lists them
 cartpole -> 'cartpole' is not a flag; flags start with --; did you mean '--gamename cartpole'?
 CartPole-v1 -> 'CartPole-v1' is not a flag; flags start with --; did you mean '--gamename CartPole-v1'?
 ppo --seed 1 -> 'ppo' is not a flag; flags start with --; did you mean '--implementation PPO'?

@@ -70,7 +70,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
 
 def _flag_hint(word: str) -> str:
     """Return the end of the error message for a ``word`` that follows no flag: for ``ppo``, it is ``"; did you mean
-    '--implementation PPO'?"``. It is "" if the word names neither an implementation nor an environment."""
+    '--implementation PPO'?"``. It names ``--help`` if the word names neither an implementation nor an environment."""
     from envs.names import GAMES
 
     implementation, game = match_spelling(word, implementations()), match_spelling(word, GAMES)
@@ -78,7 +78,7 @@ def _flag_hint(word: str) -> str:
         return f"; did you mean '--implementation {implementation}'?"
     if game in GAMES or re.fullmatch(r"\S+-v\d+", game):  # a Gymnasium id
         return f"; did you mean '--gamename {game}'?"
-    return ""
+    return ", and --help lists them"
 
 
 def settings_from(**values: Any) -> Settings:
