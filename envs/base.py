@@ -126,7 +126,6 @@ class ReplayedEnvironment(Environment):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Repeat the actions of a `snapshot`, to continue its episodes. Raises StateError for a damaged snapshot."""
         if not state:
             return
         seeds, start_steps = state["seeds"], state["began"]

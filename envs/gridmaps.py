@@ -57,7 +57,6 @@ class CellTable(Dynamics):
         raise NotImplementedError
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return the start cell for every seed."""
         return torch.full((*seeds.shape, 1), self._cells.index(START), device=seeds.device)
 
     def observe(self, state: Tensor) -> Tensor:

@@ -141,7 +141,6 @@ class ProcMaze(OpenGrid):
         return 0.1 / ((grid_size + 1) * math.ceil(grid_size / 2) - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states ``[..., M, E, K]``, with a new maze for each of ``seeds [..., M, E]``."""
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)

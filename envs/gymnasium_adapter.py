@@ -73,7 +73,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return low + (high - low) * streams.uniform(count, len(low))
 
     def reset(self, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Start episodes (`envs.base.Environment.reset`). The first reset of an environment creates its instance."""
         self._record_reset(seeds, mask)
         row_seeds = seeds.reshape(-1).tolist()
         for row in self._rows(mask):
@@ -93,7 +92,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """Step the environments in ``active [M, E]`` (None: all), one after another, and check their results."""
         self._record_step(actions, active)
         native_actions = self.converter.wrapped_actions(actions)
         num_rows = len(self._envs)

@@ -215,8 +215,6 @@ class ProxyFactory(BaseFactory):
         return learned_reward[0]
 
     def environment(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
-        """Return the environment in which the M members of ``agent`` train, each with the reward of its network with
-        the weights ``flat[m]`` of ``flat [M, D]``. Episodes have the time limit of tests, ``test_limit``."""
         real = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
         phi, mode = self.parameters.with_weights(flat), self.parameters.mode
         return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")

@@ -194,8 +194,6 @@ class ProxyFactory(BaseFactory):
         return flat
 
     def check_policy(self, source: str) -> bool:
-        """Raise SettingError if the settings allow no clone of a policy (a bandit that imitates it), which the message
-        calls ``source``. Return whether `clone_policy` needs the policy's action values, and not its actions."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
@@ -305,8 +303,6 @@ class ProxyFactory(BaseFactory):
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def environment(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
-        """Return the environment in which the M members of ``agent`` train, each in its synthetic environment with the
-        parameters ``flat[m]`` of ``flat [M, D]``."""
         scale = None
         if self.parameters.scales_obs:  # ``scale`` adapts the policies that train here to real observations
             scale, flat = self.parameters.fixed_tensors(flat), self.parameters.with_scaled_states(flat)

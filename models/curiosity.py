@@ -152,7 +152,6 @@ class Rnd(Curiosity):
         self.error_moments = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Train the predictor on ``next_obs [M, B, O]``, and return its scaled error before that, ``[M, B]``."""
         self.obs_moments.add(next_obs, mask)
         mean, deviation = self.obs_moments.mean.unsqueeze(1), self.obs_moments.deviation().unsqueeze(1)
         clip = self.config.rnd_clip

@@ -93,7 +93,6 @@ class OffPolicyAgent(InnerAgent):
         return {}
 
     def learn(self) -> Tensor:
-        """Make the updates of this step, in the members that have enough experience (`StepAgent.learn`)."""
         is_learning = self.learning_members()
         if not is_learning.any():
             return torch.full((self.members,), torch.nan)

@@ -240,7 +240,6 @@ class NoiseBlocks(Blocks):
         return {name: torch.cat([values[name] for values in slices], 1) for name in slices[0]}
 
     def draw_block(self) -> dict[str, Tensor]:
-        """Sample the numbers of T = ``steps`` steps with all ``draws``: ``{name: [M, T, *shape]}``."""
         block = {}
         for sample, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]

@@ -287,7 +287,6 @@ class Agent(EpisodeAgent):
         return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
-        """Return the status of the base class, the number of steps in memory, and its smallest and largest return."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
         episode_returns = self._episode_returns()
@@ -402,7 +401,6 @@ class Agent(EpisodeAgent):
         return loss, loss.detach()
 
     def mean_commands(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands, ``{name for users: [M]}``."""
         return self.commands.means()
 
     @property
@@ -412,7 +410,6 @@ class Agent(EpisodeAgent):
         return [*names, "return"] if self.config.desire_rank else names
 
     def training_state(self) -> dict[str, Any]:
-        """Return the state of the ``memory`` of episodes, and of the random ``streams``."""
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -466,7 +463,6 @@ class CommandedPolicy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return actions ``[M, E]`` int64 or ``[M, E, A]`` for ``obs [M, E, *O]`` and the current commands."""
         noise = self.noise.next()
         if "command" in noise:
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
@@ -490,12 +486,10 @@ class CommandedPolicy(Policy):
         return action
 
     def current_command(self) -> dict[str, Tensor]:
-        """Return the current command of each episode, ``{name for users: [M, E]}``."""
         columns = zip(self.commands.names, self.command.unbind(-1), strict=True)
         return {USER_NAMES[name]: column.clone() for name, column in columns}
 
     def advance(self, reward: Tensor) -> None:
-        """Count the commands down by the ``reward [M, E]`` of the last action."""
         self.commands.count_down(self.command, reward)
         if self.commanded_returns is not None:
             # The return-to-go G follows from G = reward + discount * next G.

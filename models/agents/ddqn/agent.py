@@ -88,7 +88,6 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step. Return epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         explores = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
@@ -97,7 +96,6 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step ``[M, E, ...]``. ``discount`` is 0 after termination, ``done`` also True after truncation."""
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
@@ -108,15 +106,12 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return select_q(self.network(self.target_parameters, next_obs), next_action)
 
     def batch_values(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the values of the actions in a minibatch, ``[M, 1, B]``. The second axis are critics, here one."""
-        return select_q(self.values(batch["obs"]), batch["action"].long()).unsqueeze(1)
+        return select_q(self.values(batch["obs"]), batch["action"].long()).unsqueeze(1)  # one critic
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Make a soft target update, in the members ``mask [M]`` bool (None: all)."""
         polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, mask)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return epsilon and the statistics of the base class, ``{tag: [M]}``."""
         return {"train/epsilon": self.epsilon()} | super().metrics()
 
     def values(self, obs: Tensor) -> Tensor:
@@ -124,12 +119,10 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the Q-network of one member, for an exported file. There are no commands."""
         layers, activations = self.network.member_network(self.flat_parameters, member)
         return GreedyNetwork(layers, activations, "argmax")
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first if several are equally good."""
         return self.network(flat_parameters, obs).argmax(2)
 
 

@@ -116,12 +116,10 @@ class Agent(StepAgent):
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
-        """Return whether the model is the environment itself."""
-        return config.model == "perfect"
+        return config.model == "perfect"  # the model is the environment itself
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions ``[M, 1]`` for ``obs [M, 1, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         features = self.model.encode(obs, self.random_numbers.get("encode"))
@@ -149,12 +147,10 @@ class Agent(StepAgent):
         return self.config.first_update + 1
 
     def learning_members(self) -> Tensor:
-        """Return which members have enough experience to learn, ``[M]`` bool: all or none."""
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """Make the updates of this step, and copy the weights to the target network if due (`StepAgent.learn`)."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         previous_steps = self.steps - 1  # number of steps before this step
@@ -207,7 +203,6 @@ class Agent(StepAgent):
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> AgentPolicy:
-        """Return the policy of the best actions. Latent models sample latents by the random generators ``streams``."""
         return AgentPolicy(self, self.values.q_network.flat.detach(), streams)
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams) -> Tensor:

@@ -192,18 +192,15 @@ class PerfectModel(Imagination):
             self.noise_shapes = {"step": (num_rollouts, num_chances)}
 
     def begin(self, start: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Return the first states of the rollouts, which are ``start [M, B, K]`` itself, and their observations."""
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
-        """Return the next states ``[M, B, K]``, their observations, and (reward, terminated) as a record."""
         # Deterministic dynamics have no noise.
         result = self.dynamics.step(state, action) if noise is None else self.dynamics.advance(state, action, noise)
         next_state, reward, terminated, _ = result
         return next_state, self.dynamics.observe(next_state), (reward, terminated)
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Return rewards and continuations (1 or 0) of all T steps, ``[M, T B]``, from the ``records`` of `step`."""
         reward = torch.cat([step_reward for step_reward, _ in records], 1)
         terminated = torch.cat([step_terminated for _, step_terminated in records], 1)
         return reward, (~terminated).float()
@@ -260,7 +257,6 @@ class _LearnedModel(Imagination):
         return {name: mean.detach() for name, mean in means.items()}
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Predict rewards and continuation probabilities ``[M, T B]`` from ``features [M, T B, size]`` and actions."""
         x = self.with_action(features, action)
         return self.reward(x)[..., 0], sigmoid(self.termination(x)[..., 0])
 
@@ -314,7 +310,6 @@ class LatentModel(_LearnedModel):
         self.noise_shapes = {name: (count, self.latents.num_features) for name, count in rows.items()}
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
-        """Sample latents from the encoder's distributions, ``obs [M, B, O] -> [M, B, size]``."""
         params = self.latents.params(self.encoder(obs), encoder=True)
         return self.latents.sample(params, noise)
 

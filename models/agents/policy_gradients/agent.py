@@ -53,7 +53,6 @@ class Agent(EpisodeAgent):
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the network of one member that computes the logits of actions, for an exported file."""
         policy, num_actions = self.network.policy, self.network.num_actions
         layers, activations = policy.mlp.member_network(policy.flat, member)
         weight, bias = layers[-1]
@@ -61,7 +60,6 @@ class Agent(EpisodeAgent):
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
-        """Return the current policy for ``envs`` episodes of each member, with sampled or greedy actions."""
         return SoftmaxPolicy(self, envs, streams, sample)
 
     @torch.no_grad()
@@ -164,7 +162,6 @@ class Agent(EpisodeAgent):
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `training_state`. Raises StateError if it does not fit."""
         if self.config.anneal_lr:
             self.member_steps = check_like(self.member_steps, state["taken"], "taken")
             self.budget = state["budget"]
@@ -210,7 +207,6 @@ class SoftmaxPolicy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return actions ``[M, E]`` int64 for ``obs [M, E, *O]``."""
         logits = self.network.logits(obs)
         if self.noise is not None:
             # The argmax of logits plus Gumbel noise is a sample of their softmax.

@@ -244,7 +244,6 @@ class Agent(InnerAgent):
         return self.rollout_size
 
     def learning_members(self) -> Tensor:
-        """Return which members have had a full rollout, ``[M]`` bool: all or none."""
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
     def _count_minibatches(self, steps: int) -> int:
@@ -268,7 +267,6 @@ class Agent(InnerAgent):
         return self.lr_factor_at(max(0, num_rollouts - 1) * self.rollout_steps)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of the latest rollout, NaN before the first rollout."""
         return {f"train/{name}": values for name, values in self.logged.items()}
 
     def values(self, obs: Tensor) -> Tensor:
@@ -305,7 +303,6 @@ class Agent(InnerAgent):
         return network.actions.clip(network.actions.greedy_action(outputs))
 
     def count_steps(self, steps: int) -> None:
-        """Count ``steps`` steps in each environment and their updates, after compiled code has made them."""
         super().count_steps(steps)
         self.rollout.advance(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)

@@ -207,7 +207,6 @@ class PlayPolicy(AgentPolicy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return sampled or greedy actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``, clipped to the bounds."""
         if self.streams is None:
             return super().act(obs)
         network: ActorCritic = self.agent.network

@@ -49,7 +49,6 @@ class Agent(TwinCriticAgent):
         return exp(self.flat_parameters[:, -1:])
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Sample exploring actions ``[M, E, A]`` in [-1, 1] from the actor's ``outputs [M, E, 2 A]``."""
         action, _ = sample(outputs, random_numbers["explore"])
         return action
 
@@ -68,7 +67,6 @@ class Agent(TwinCriticAgent):
         return self.critics.target_values(next_obs, next_action) - self.alpha() * log_prob
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update actor, temperature and target critics on ``obs [M, B, O]``, in the members ``mask`` (None: all)."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:

@@ -144,11 +144,9 @@ class Agent(EpsilonGreedy):
         self._step = Step(entry, next_obs, reward, discount, done)
 
     def learning_members(self) -> Tensor:
-        """Return which members have finished ``init_episodes`` episodes, and so may learn, ``[M]`` bool."""
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
-        """Update the table by the step in each environment in turn. Return the loss ``[M]`` of the last update."""
         for env in range(self.envs):
             loss = self._update(env)
         return loss
@@ -187,16 +185,13 @@ class Agent(EpsilonGreedy):
         return self.discount
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return epsilon and the mean action value of each member, ``{tag: [M]}``."""
         return {"train/epsilon": self.epsilon(), "train/q_mean": self.flat_parameters.detach().mean(1)}
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the table of a member as a linear network without bias, for an exported file."""
         table = self.flat_parameters[member].detach().view(self.num_states, -1)  # [S, A]
-        return GreedyNetwork([(table.T, torch.zeros(table.shape[1]))], [], "argmax")
+        return GreedyNetwork([(table.T, torch.zeros(table.shape[1]))], [], "argmax")  # linear, without bias
 
     def policy_actions(self, flat_parameters: Tensor, obs: Tensor, streams: Streams | None) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first if several are equally good."""
         return look_up_values(flat_parameters, obs).argmax(2)
 
     def load_training_state(self, state: dict[str, Any]) -> None:

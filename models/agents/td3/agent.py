@@ -25,11 +25,9 @@ class Agent(TwinCriticAgent):
         return weights
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return exploring actions in [-1, 1], ``[M, E, A]``: tanh of the actor's ``outputs [M, E, A]`` plus noise."""
         return torch.add(outputs.tanh(), random_numbers["explore"], alpha=self.config.action_std).clamp(-1, 1)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return actions in [-1, 1] for evaluations, ``[M, E, A] -> [M, E, A]``; with ``streams``, they have noise."""
         if streams is None:
             return outputs.tanh()
         return self._explore(outputs, {"explore": streams.normal(*outputs.shape[1:])})
@@ -70,5 +68,4 @@ class Agent(TwinCriticAgent):
         return -self.critics(obs, action, count=1).squeeze(1).mean(1)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the actor's loss on ``obs [M, B, O]``, ``{"policy_loss": [M]}``."""
         return {"policy_loss": self.actor_loss(obs, random_numbers)}

@@ -59,7 +59,6 @@ class Agent(td3.Agent):
         return initial * (1 - (1 - FINAL_SHARE) * progress)  # falls linearly to this share of ``initial``
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Sample action vectors ``[M, E, A]`` from the actor's logits ``outputs [M, E, A]``, and add normal noise."""
         vectors = self._sample_vectors(outputs, random_numbers["act_gumbel"], self.flat_parameters)
         return torch.add(vectors, random_numbers["explore"], alpha=self.config.action_std)
 
@@ -73,7 +72,6 @@ class Agent(td3.Agent):
         return one_hot_argmax(probs.detach()) + (probs - probs.detach())  # adds 0, with the gradient of ``probs``
 
     def _random_vectors(self) -> Tensor:
-        """Return uniformly random one-hot vectors ``[M, E, A]``. The 1 is at the largest of A uniform numbers."""
         return one_hot_argmax(self.random_numbers["random"])
 
     def clip(self, vectors: Tensor) -> Tensor:
@@ -90,7 +88,6 @@ class Agent(td3.Agent):
         return self._explore(outputs, {"act_gumbel": gumbel, "explore": normal})
 
     def _actions(self, outputs: Tensor, random_numbers: dict[str, Tensor], is_target: bool = False) -> Tensor:
-        """Sample action vectors ``[M, B, A]`` for the critics from logits ``outputs [M, B, A]`` of an actor."""
         if is_target:
             return self._sample_vectors(outputs, random_numbers["next_gumbel"], self.target_parameters)
         return self._sample_vectors(outputs, random_numbers["gumbel"], self.flat_parameters)
