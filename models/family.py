@@ -13,10 +13,22 @@ PARTS = ("continuous actions", "discrete actions", "images")
 """Properties that only some environments have. Some settings have an effect only with one of them."""
 
 
+class Hyperparameters:
+    """Base class of the settings of a family, a frozen dataclass of `models.settings.setting` fields."""
+
+    def validate(self) -> str | None:
+        """Return one line about settings that conflict, or None if there are none."""
+        return None
+
+    def ineffective(self) -> dict[str, str]:
+        """Return setting -> the reason why it has no effect in combination with the others."""
+        return {}
+
+
 def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
-    """Return setting -> the reason why it has no effect, for `Family.ineffective`, by ``rules`` such as ``(True,
-    ("clip_range",), "there is only one update")``: whether the rule holds, the settings that then have no effect, and
-    the reason. If several rules about a setting hold, the reason is from the first of them."""
+    """Return setting -> the reason why it has no effect, for `Hyperparameters.ineffective`, by ``rules`` such as
+    ``(True, ("clip_range",), "there is only one update")``: whether the rule holds, the settings that then have no
+    effect, and the reason. If several rules about a setting hold, the reason is from the first of them."""
     reasons: dict[str, str] = {}
     for holds, names, reason in rules:
         if holds:
@@ -74,9 +86,8 @@ class Family:
     line, the help, the error messages and the contract tests then include it. ``config.py`` imports no torch. An
     agent's folder also has an ``agent.py`` with a class ``Agent`` (`models.contract`).
 
-    ``config`` is a frozen dataclass of `models.settings.setting` fields. The docstring of its module names the sources.
-    It may have a property ``epochs``, if its settings define the length of a run. ``learns_from`` is the loop that
-    trains the agents:
+    ``config`` is a subclass of `Hyperparameters`. The docstring of its module names the sources. It may have a property
+    ``epochs``, if its settings define the length of a run. ``learns_from`` is the loop that trains the agents:
 
     - ``episodes``: they update between whole episodes. ``config`` has a property ``schedule`` (`EpisodeSchedule`).
     - ``steps``: they update between steps of the environment. ``config`` has ``num_envs``, equal to the agent's
@@ -104,8 +115,6 @@ class Family:
     usual_agents: Callable[[Mapping[str, Any], bool, bool], str] = lambda choices, continuous, cells: "DDQN"
     prepared_games: Callable[[], Collection[str]] = lambda: ()  # evolution: the games for which presets have settings
     advice: Callable[[Any], str] = lambda config: ""  # evolution: settings to try after a search that failed
-    validate: Callable[[Any], str | None] = lambda config: None  # one line that names conflicting settings
-    ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}  # settings without effect -> the reason
     replaced: Mapping[str, str] = dataclasses.field(default_factory=dict)  # run's setting -> the family's, or ""
     changeable: Callable[[Any], tuple[str, ...]] = lambda config: ()  # settings that a resumed run may change
     default_epochs: int | None = None  # None: the run's default

@@ -9,13 +9,14 @@ the default values below; [C] its public code.
 import functools
 from dataclasses import dataclass, fields
 
+from models.family import Hyperparameters
 from models.settings import setting, width
 
 _curiosity = functools.partial(setting, section="curiosity")
 
 
 @dataclass(frozen=True)
-class Intrinsic:
+class Intrinsic(Hyperparameters):
     """Base class for the settings of agents that can have intrinsic rewards."""
 
     intrinsic: str = _curiosity(
@@ -39,10 +40,8 @@ class Intrinsic:
     rnd_hidden_size: int = width(128, "units of each of the two hidden layers of both networks", section="curiosity")
     rnd_clip: float = _curiosity(5.0, "standardised observations are clipped to this size [B]", above=0)
 
-
-def ineffective(config: Intrinsic) -> dict[str, str]:
-    """Return setting -> the reason why it has no effect (`Family.ineffective`). With ``intrinsic`` "icm", these are the
-    settings that begin with ``rnd_``, and vice versa; with "none", all."""
-    names = [field.name for field in fields(Intrinsic) if field.name != "intrinsic"]
-    ineffective_names = [name for name in names if not name.startswith(f"{config.intrinsic}_")]
-    return dict.fromkeys(ineffective_names, f"intrinsic is {config.intrinsic!r}")
+    def ineffective(self) -> dict[str, str]:
+        # With "icm", these are the settings that begin with ``rnd_``, and vice versa; with "none", all.
+        names = [field.name for field in fields(Intrinsic) if field.name != "intrinsic"]
+        ineffective_names = [name for name in names if not name.startswith(f"{self.intrinsic}_")]
+        return dict.fromkeys(ineffective_names, f"intrinsic is {self.intrinsic!r}")

@@ -321,7 +321,7 @@ def test_settings_of_evaluations_have_an_effect_on_recorded_episodes() -> None:
     """Without episodes in training, evaluations still sample actions and, if commands are sampled, ranks."""
 
     def unused(**changes: Any) -> set[str]:
-        return set(family("UDRL").ineffective(tiny("UDRL-ranks", dataset="minari:lander/random-v0", **changes)))
+        return set(tiny("UDRL-ranks", dataset="minari:lander/random-v0", **changes).ineffective())
 
     assert unused().isdisjoint(("action_noise", "policy_floor"))
     assert {"rank_min", "rank_max", "training_rollouts_per_worker"} <= unused(eval_command="lower_bound")

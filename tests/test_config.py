@@ -201,7 +201,7 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
         for field in data.draw(fields):
             changes[field.name] = data.draw(values_of(field_types(part)[field.name], field.metadata), field.name)
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
-    assume(family(name).validate(settings.agent) is None)
+    assume(settings.agent.validate() is None)
     assume(settings.run.seed + settings.run.num_seeds <= 2**63)
     assume(settings.epochs is not None or settings.total_steps is not None)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from control.evolution.objectives import first_solved_test, first_stable_test, objective, stays_solved
 from control.reports.search import STEPS_TO_SOLVE, describe, quartiles, reward_comparison, speed_text
 from models.proxies.reward.config import Config
-from models.proxies.search import SearchConfig, validate
+from models.proxies.search import SearchConfig
 
 NAN = float("nan")
 CURVE = torch.tensor([
@@ -95,7 +95,7 @@ INCOMPATIBLE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("settings, line", INCOMPATIBLE)
 def test_incompatible_settings_are_refused(settings: dict[str, Any], line: str) -> None:
-    message = validate(Config(**settings))
+    message = Config(**settings).validate()
     assert message is not None and line in message and "\n" not in message
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from control.cli.run_settings import COMMANDS, Command, RunConfig
 from control.cli.words import Flag, Flags, command_flags, flags_of, pairs_of, read_values
 from models.family import StepSchedule
-from models.mixture import expand_shared, shared_settings
+from models.mixture import expand_shared, family_configs, shared_settings
 from models.registry import config_of, default_config, families_of, family, family_parts, parse_agents, search_defaults
 from models.settings import SettingError, field_types, names_with, nearest, raise_all
 from models.vocabulary import translate
@@ -162,13 +162,10 @@ def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     if values.get("total_steps") is not None and end_name != "total_steps":
         values = {end_name: None, **values}  # so that its default does not end the training before ``total_steps``
     settings = defaults.with_values(values)
-    if settings.proxy is None:
-        configs = {run.implementation: settings.agent}
-    else:  # the config of the search, and the config of the agents of each family
-        configs = {run.implementation: settings.proxy}
-        configs |= {name: config for name, _, config in family_parts(settings.agent, parse_agents(run.agent))}
-    problems = [family(name).validate(config) for name, config in configs.items()]
-    errors = [SettingError(problem) for problem in problems if problem]
+    configs = family_configs(settings.agent)
+    if settings.proxy is not None:
+        configs = [settings.proxy, *configs]
+    errors = [SettingError(problem) for config in configs if (problem := config.validate())]
     if settings.value(end_name) is None and settings.total_steps is None:
         message = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
         errors.append(SettingError(message, end_name))
@@ -246,8 +243,8 @@ def ineffective(settings: Settings) -> dict[str, str]:
     reward), they include hyperparameters that have no effect on any of the agents that train on it."""
     run, proxy, missing_features = settings.run, settings.proxy, settings.missing_features
     if proxy is None:
-        return _ineffective_in_agent(run.implementation, settings.agent, missing_features)
-    reasons = dict(family(run.implementation).ineffective(proxy))
+        return _ineffective_in_agent(settings.agent, missing_features)
+    reasons: dict[str, str] = proxy.ineffective()
     agents = parse_agents(run.agent)
     # Agents of one family share their settings. ``setting_of_field`` maps a field of their config to its setting: "lr",
     # for example, to "PPO_lr" if there are agents of other families.
@@ -256,7 +253,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
         for name in agents:
             if family(name) is family(first_agent):
                 config = config_of(settings.agent, name, agents)
-                reasons_by_agent.append(_ineffective_in_agent(name, config, missing_features))
+                reasons_by_agent.append(_ineffective_in_agent(config, missing_features))
         for field, reason in reasons_by_agent[0].items():
             # With ``retest_drawn``, a search varies the settings in ``vary`` when it re-evaluates its best means.
             is_used_by_search = field == "vary" and proxy.retest_drawn
@@ -266,10 +263,10 @@ def ineffective(settings: Settings) -> dict[str, str]:
     return reasons
 
 
-def _ineffective_in_agent(implementation: str, config: Any, missing_features: Collection[str]) -> dict[str, str]:
+def _ineffective_in_agent(config: Any, missing_features: Collection[str]) -> dict[str, str]:
     """Return the fields of an agent's ``config`` that have no effect, each with the reason. ``missing_features`` are
     properties that the environment does not have, such as "images"."""
-    reasons = dict(family(implementation).ineffective(config))
+    reasons: dict[str, str] = config.ineffective()
     for field in dataclasses.fields(config):
         required_feature = field.metadata["only_with"]  # "" if the field has an effect in all environments
         if required_feature in missing_features:

@@ -103,7 +103,7 @@ def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
     settings = asdict(config)
     del settings["compiled"]  # has no effect on the proxy
     if settings.get("preset") == "supervised":
-        without_effect = implementations()[implementation_of(settings["proxy"])].ineffective(config).keys()
+        without_effect = config.ineffective().keys()
         needed_by_readers = KINDS[settings["proxy"]].settings.keys()
         for name in without_effect - needed_by_readers:
             settings.pop(name, None)
@@ -122,8 +122,7 @@ def load(name_or_path: str | Path) -> Proxy:
     config, spaces = _config_of(file), _spaces_of(file)
     try:
         check(config)
-        problem = implementations()[implementation_of(file.kind)].validate(config)
-        if problem:
+        if problem := config.validate():
             raise SettingError(problem)
         parameters, views = zero_parameters(config, spaces)
     except SettingError as error:

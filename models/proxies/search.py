@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from models.family import reasons_by_setting
+from models.family import Hyperparameters, reasons_by_setting
 from models.settings import field_types, machine_code, setting, width
 
 OBJECTIVES = {
@@ -43,7 +43,7 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(Hyperparameters):
     """Settings of a search. In the outer loop, a strategy changes a population of proxies. In the inner loop, new
     agents train on proxies and play test episodes. The winner is one of the means of the search distribution."""
 
@@ -234,6 +234,51 @@ class SearchConfig:
             changes["test_limit"] = self.test_limit_first + growth
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
+    def validate(self) -> str | None:
+        if self.mirrored and self.population % 2:
+            return f"population is {self.population}; allowed with mirrored: an even number"
+        if self.strategy == "ars" and not self.mirrored:
+            return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
+        if "target" in (self.scored_by, self.second_scored_by) and self.objective != "final":
+            return f"objective is {self.objective!r}, but a target is scored without training; allowed: final"
+        descriptions = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
+        # A setting, whether its value requires another setting, and the name of this other setting.
+        requirements = (
+            ("solved_bonus", self.solved_bonus > 0, "solved_reward"),
+            ("inner_rule", self.inner_rule == "tests", "solved_reward"),
+            ("objective", self.objective == "threshold", "solved_reward"),
+            ("objective", self.objective in ("average", "auc"), "test_every"),
+            ("choose_by", self.choose_by == "stays", "solved_reward"),
+            ("choose_by", self.choose_by == "stays", "test_every"),
+            ("quit_when_solved", self.quit_when_solved, "solved_reward"),
+        )
+        for name, is_required, required_name in requirements:
+            if is_required and getattr(self, required_name) is None:
+                allowed = descriptions[required_name]
+                return f"{name} is {getattr(self, name)!r}, but {required_name} is null; allowed: {allowed}"
+        if self.strategy == "nes" and self.score_transform >= 5 and (self.rank_apart or self.eval_every > 1):
+            line = f"score_transform is {self.score_transform}, which compares with the mean"
+            allowed = "allowed: rank_apart off and an eval_every of 1, or a score_transform from 0 to 4"
+            return f"{line}, but rank_apart is {self.rank_apart} and eval_every is {self.eval_every}; {allowed}"
+        return _test_every_error(self) or _test_limit_error(self)
+
+    def ineffective(self) -> dict[str, str]:
+        plateau_settings = ("early_out_virtual_diff", "plateau_floor")
+        names = [name for name in field_types(type(self)) if name.startswith("second_")]
+        second_phase_settings = tuple(name for name in names if name != "second_phase")
+        # A rule is a condition, the settings that have no effect if it holds, and the reason.
+        return reasons_by_setting(
+            (self.objective != "average", ("average_from", "solved_bonus"), f"objective is {self.objective!r}"),
+            (self.objective != "final", ("survival_bonus",), f"objective is {self.objective!r}"),
+            (self.objective != "threshold", ("unsolved_weight",), f"objective is {self.objective!r}"),
+            (self.inner_rule != "plateau", plateau_settings, f"inner_rule is {self.inner_rule!r}"),
+            (self.strategy != "nes", ("score_transform", "nes_step_size"), f"strategy is {self.strategy!r}"),
+            (self.second_phase is None, second_phase_settings, "second_phase is null, so there is none"),
+            (self.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
+            (self.initial_generations is not None, ("initial_members",), "initial_generations is given"),
+            (self.test_limit_first is None, ("test_limit_grows",), "test_limit_first is null"),
+        )
+
 
 @functools.cache
 def load_presets(kind: str) -> Any:
@@ -249,55 +294,6 @@ def load_presets(kind: str) -> Any:
     Loader.add_constructor("tag:yaml.org,2002:seq", Loader.construct_tuple)
     text = (Path(__file__).parent / kind / "presets.yaml").read_text(encoding="utf-8")
     return yaml.load(text, Loader)
-
-
-def ineffective(config: SearchConfig) -> dict[str, str]:
-    """Return the settings that have no effect in ``config``, ``{name: reason}``."""
-    plateau_settings = ("early_out_virtual_diff", "plateau_floor")
-    names = [name for name in field_types(type(config)) if name.startswith("second_")]
-    second_phase_settings = tuple(name for name in names if name != "second_phase")
-    # A rule is a condition, the settings that have no effect if it holds, and the reason.
-    return reasons_by_setting(
-        (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
-        (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
-        (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
-        (config.inner_rule != "plateau", plateau_settings, f"inner_rule is {config.inner_rule!r}"),
-        (config.strategy != "nes", ("score_transform", "nes_step_size"), f"strategy is {config.strategy!r}"),
-        (config.second_phase is None, second_phase_settings, "second_phase is null, so there is none"),
-        (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
-        (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
-        (config.test_limit_first is None, ("test_limit_grows",), "test_limit_first is null"),
-    )
-
-
-def validate(config: SearchConfig) -> str | None:
-    """Return the first error in a combination of settings as one line for the user, None if there is none."""
-    if config.mirrored and config.population % 2:
-        return f"population is {config.population}; allowed with mirrored: an even number"
-    if config.strategy == "ars" and not config.mirrored:
-        return "mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored"
-    if "target" in (config.scored_by, config.second_scored_by) and config.objective != "final":
-        return f"objective is {config.objective!r}, but a target is scored without training; allowed: final"
-    descriptions = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
-    # A setting, whether its value requires another setting, and the name of this other setting.
-    requirements = (
-        ("solved_bonus", config.solved_bonus > 0, "solved_reward"),
-        ("inner_rule", config.inner_rule == "tests", "solved_reward"),
-        ("objective", config.objective == "threshold", "solved_reward"),
-        ("objective", config.objective in ("average", "auc"), "test_every"),
-        ("choose_by", config.choose_by == "stays", "solved_reward"),
-        ("choose_by", config.choose_by == "stays", "test_every"),
-        ("quit_when_solved", config.quit_when_solved, "solved_reward"),
-    )
-    for name, is_required, required_name in requirements:
-        if is_required and getattr(config, required_name) is None:
-            allowed = descriptions[required_name]
-            return f"{name} is {getattr(config, name)!r}, but {required_name} is null; allowed: {allowed}"
-    if config.strategy == "nes" and config.score_transform >= 5 and (config.rank_apart or config.eval_every > 1):
-        line = f"score_transform is {config.score_transform}, which compares with the mean"
-        allowed = "allowed: rank_apart off and an eval_every of 1, or a score_transform from 0 to 4"
-        return f"{line}, but rank_apart is {config.rank_apart} and eval_every is {config.eval_every}; {allowed}"
-    return _test_every_error(config) or _test_limit_error(config)
 
 
 def _test_every_error(config: SearchConfig) -> str | None:

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 from itertools import pairwise
 
-from models.family import EpisodeSchedule, Family, reasons_by_setting
+from models.family import EpisodeSchedule, Family, Hyperparameters, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
 
 _advantage_setting = functools.partial(setting, part="advantages")
@@ -20,7 +20,7 @@ _value_setting = functools.partial(setting, part="values")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Hyperparameters):
     """Hyperparameters of UDRL, RCP-R and RCP-A. Defaults are UDRL's; `FAMILY` holds the other defaults."""
 
     preset: str = setting(
@@ -205,6 +205,57 @@ class Config:
         """Whether the agent learns from recorded episodes alone."""
         return self.dataset is not None and not self.online
 
+    def validate(self) -> str | None:
+        if self.desire_rtg and self.desire_cum_rew:
+            return "desire_rtg and desire_cum_rew exclude each other: switch one of them off"
+        desired = [name for name in ("desire_rtg", "desire_cum_rew", "desire_advantage") if getattr(self, name)]
+        if self.desire_rank and desired:
+            return f"desire_rank and {desired[0]} exclude each other: switch {desired[0]} off (--preset ranks does)"
+        if not (desired or self.desire_horizon or self.desire_rank):
+            names = "desire_rtg, desire_cum_rew, desire_horizon, desire_advantage, desire_rank"
+            return f"no command is on: switch on one of {names}"
+        if self.desire_rank and not self.discount:
+            return "discount is 0, but desire_rank is on; allowed: above 0"
+        if self.rank_min > self.rank_max:
+            return f"rank_min is {self.rank_min}, but rank_max is {self.rank_max}; allowed: at most rank_max"
+        levels = self.quantile_levels
+        if len(levels) < 2 or any(low >= high for low, high in pairwise(levels)):
+            return f"quantile_levels is {','.join(map(str, levels))}; allowed: two or more, in ascending order"
+        return None
+
+    def ineffective(self) -> dict[str, str]:
+        by_advantage, by_rank = self.desire_advantage, self.desire_rank
+        by_return, has_values = self.desire_rtg or self.desire_cum_rew, by_advantage or by_rank
+        uses_lambda = self.use_lambda_td or self.advantage_target == "lambda" or by_rank
+        # No hidden layer except the first, which embeds the observation with tanh.
+        only_embeddings = self.network != "gated" and len(self.hidden_sizes) == 1 and not has_values
+        evaluates_samples = self.eval_command == "sampled"  # rank_min etc. then have an effect in evaluations
+        return reasons_by_setting(
+            (self.dataset is None, ("online",), "dataset is null"),
+            (self.dataset is not None, ("num_rand_action_rollouts", "random_action_epochs"), "dataset replaces them"),
+            (self.is_offline, ("buffer_size", "buffer_unit"), "the whole dataset is kept"),
+            (
+                self.is_offline,
+                ("training_rollouts_per_worker", "num_val_batches"),
+                "no episodes are played in training",
+            ),
+            (self.is_offline and not evaluates_samples, _RANK_RANGE, "no episodes are played in training"),
+            (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
+            (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
+            (not has_values, tuple(names_with(Config, "part", "values")), "desire_advantage and desire_rank are off"),
+            (not by_rank, tuple(names_with(Config, "part", "ranks")), "desire_rank is off"),
+            (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),
+            (by_rank, ("desire_mu_minus_std", "reward_scale"), "desire_rank is on"),
+            (by_rank and not self.desire_horizon, ("command_source", "last_few"), "only a rank is commanded"),
+            (not (by_return or by_advantage), ("reward_scale", "desire_mu_minus_std"), "only the horizon is commanded"),
+            (not self.desire_horizon, ("horizon_scale",), "desire_horizon is off"),
+            (self.command_source == "latest", ("last_few",), "command_source is 'latest'"),
+            (not self.expo_weighting, ("beta", "max_weight"), "expo_weighting is off"),
+            (self.advantage_command == "max", ("advantage_quantile",), "advantage_command is 'max'"),
+            (not uses_lambda, ("td_lambda",), "use_lambda_td is off, and advantage_target is 'return'"),
+            (not self.clamp_adv_to_max, ("max_adv_clamp_val",), "clamp_adv_to_max is off"),
+        )
+
 
 _RCP = {
     "network": "gated",
@@ -250,57 +301,6 @@ _SPARSE = {"reward_scale": 0.015, "horizon_scale": 0.015, "batch_size": 512, "lr
 _RANK_RANGE = ("rank_min", "rank_max", "rank_low_share")
 
 
-def validate(config: Config) -> str | None:
-    """Return the error in the settings as one line, or None if there is none."""
-    if config.desire_rtg and config.desire_cum_rew:
-        return "desire_rtg and desire_cum_rew exclude each other: switch one of them off"
-    desired = [name for name in ("desire_rtg", "desire_cum_rew", "desire_advantage") if getattr(config, name)]
-    if config.desire_rank and desired:
-        return f"desire_rank and {desired[0]} exclude each other: switch {desired[0]} off (--preset ranks does)"
-    if not (desired or config.desire_horizon or config.desire_rank):
-        names = "desire_rtg, desire_cum_rew, desire_horizon, desire_advantage, desire_rank"
-        return f"no command is on: switch on one of {names}"
-    if config.desire_rank and not config.discount:
-        return "discount is 0, but desire_rank is on; allowed: above 0"
-    if config.rank_min > config.rank_max:
-        return f"rank_min is {config.rank_min}, but rank_max is {config.rank_max}; allowed: at most rank_max"
-    levels = config.quantile_levels
-    if len(levels) < 2 or any(low >= high for low, high in pairwise(levels)):
-        return f"quantile_levels is {','.join(map(str, levels))}; allowed: two or more, in ascending order"
-    return None
-
-
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    by_advantage, by_rank = config.desire_advantage, config.desire_rank
-    by_return, has_values = config.desire_rtg or config.desire_cum_rew, by_advantage or by_rank
-    uses_lambda = config.use_lambda_td or config.advantage_target == "lambda" or by_rank
-    # No hidden layer except the first, which embeds the observation with tanh.
-    only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not has_values
-    evaluates_samples = config.eval_command == "sampled"  # rank_min etc. then have an effect in evaluations
-    return reasons_by_setting(
-        (config.dataset is None, ("online",), "dataset is null"),
-        (config.dataset is not None, ("num_rand_action_rollouts", "random_action_epochs"), "dataset replaces them"),
-        (config.is_offline, ("buffer_size", "buffer_unit"), "the whole dataset is kept"),
-        (config.is_offline, ("training_rollouts_per_worker", "num_val_batches"), "no episodes are played in training"),
-        (config.is_offline and not evaluates_samples, _RANK_RANGE, "no episodes are played in training"),
-        (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
-        (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
-        (not has_values, tuple(names_with(Config, "part", "values")), "desire_advantage and desire_rank are off"),
-        (not by_rank, tuple(names_with(Config, "part", "ranks")), "desire_rank is off"),
-        (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),
-        (by_rank, ("desire_mu_minus_std", "reward_scale"), "desire_rank is on"),
-        (by_rank and not config.desire_horizon, ("command_source", "last_few"), "only a rank is commanded"),
-        (not (by_return or by_advantage), ("reward_scale", "desire_mu_minus_std"), "only the horizon is commanded"),
-        (not config.desire_horizon, ("horizon_scale",), "desire_horizon is off"),
-        (config.command_source == "latest", ("last_few",), "command_source is 'latest'"),
-        (not config.expo_weighting, ("beta", "max_weight"), "expo_weighting is off"),
-        (config.advantage_command == "max", ("advantage_quantile",), "advantage_command is 'max'"),
-        (not uses_lambda, ("td_lambda",), "use_lambda_td is off, and advantage_target is 'return'"),
-        (not config.clamp_adv_to_max, ("max_adv_clamp_val",), "clamp_adv_to_max is off"),
-    )
-
-
 FAMILY = Family(
     config=Config,
     implementations={"UDRL": {}, "RCP-R": _RCP, "RCP-A": _RCP_A},
@@ -319,6 +319,4 @@ FAMILY = Family(
         ("UDRL", "takecover"): _IMAGES | {"lr": 1e-3, "buffer_unit": "episodes", "buffer_size": 300, "last_few": 50},
         ("RCP-A", "takecover"): _IMAGES | {"lr": 5e-4, "buffer_size": 8000, "val_func_update_interval": 2},
     },
-    validate=validate,
-    ineffective=ineffective,
 )

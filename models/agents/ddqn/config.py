@@ -7,7 +7,7 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code.
 
 from dataclasses import dataclass
 
-from models import intrinsic, varied
+from models import varied
 from models.family import Family, limit_error, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
@@ -63,20 +63,16 @@ class Config(Intrinsic):
     vary_hp: bool = varied.vary_hp()
     vary: tuple[str, ...] = varied.vary(" [F]")
 
+    def validate(self) -> str | None:
+        # The value of each setting may not exceed the value of the setting beside it.
+        limits = {"batch_size": "buffer_size", "fill": "buffer_size", "num_envs": "buffer_size", "eps_min": "eps_init"}
+        return limit_error(self, limits) or varied.validate(self)
 
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    return intrinsic.ineffective(config) | reasons_by_setting(
-        (config.head == "plain", ("feature_dim", "dueling_mean"), "head is 'plain'"),
-        (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given"),
-    )
-
-
-def validate(config: Config) -> str | None:
-    """Return the error in the settings as one line, or None if there is none."""
-    # The value of each setting may not exceed the value of the setting beside it.
-    limits = {"batch_size": "buffer_size", "fill": "buffer_size", "num_envs": "buffer_size", "eps_min": "eps_init"}
-    return limit_error(config, limits) or varied.validate(config)
+    def ineffective(self) -> dict[str, str]:
+        return super().ineffective() | reasons_by_setting(
+            (self.head == "plain", ("feature_dim", "dueling_mean"), "head is 'plain'"),
+            (self.eps_fraction is not None, ("eps_decay",), "eps_fraction is given"),
+        )
 
 
 # The defaults suit the short trainings of agents on proxies [F], for which presets in the proxy's config override them.
@@ -95,7 +91,5 @@ FAMILY = Family(
     implementations={"DDQN": {}, "DuelingDDQN": {"head": "dueling"}},
     learns_from="steps",
     environment_presets={("DDQN", game): values for game, values in _PRESETS.items()},
-    validate=validate,
-    ineffective=ineffective,
     trains_on_proxies=True,
 )

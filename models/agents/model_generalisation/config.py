@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from models.family import Family, StepSchedule, reasons_by_setting
+from models.family import Family, Hyperparameters, StepSchedule, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
 
 # Settings of an environment, for all agents.
@@ -54,7 +54,7 @@ _latent_setting = functools.partial(setting, part="latent states")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Hyperparameters):
     """Hyperparameters of ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent. Defaults are ER's
     in the high-data regime on ProcMaze. `IMPLEMENTATIONS` holds the other agents' defaults, `PRESETS` the values for
     other environments and regimes.
@@ -224,6 +224,32 @@ class Config:
             continuing=not self.episodic_env,
         )
 
+    def validate(self) -> str | None:
+        if self.model == "latent" and self.binary_obs and self.learn_obs_variance:
+            return "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them"
+        return None
+
+    def ineffective(self) -> dict[str, str]:
+        model = f"model is {self.model!r}"
+        latent_type = f"latent_type is {self.latent_type!r}"
+        strategy = f"exploration_strat is {self.exploration_strat!r}"
+        learns_model = self.model in ("simple", "latent")
+        model_settings = names_with(Config, "part", "learned model")
+        latent_settings = tuple(names_with(Config, "part", "latent states"))
+        target_settings = ("target_update_frequency", "double_DQN")
+        return reasons_by_setting(
+            (self.model == "none", ("rollout_length",), f"{model}, so nothing is imagined"),
+            (not learns_model, (*model_settings, "rollout_batch_size"), f"{model}, so no model is learned"),
+            (self.model != "latent", latent_settings, f"{model}, so there are no latent states"),
+            (self.model != "simple", ("bernoulli_logits",), f"{model}, so no bits are imagined"),
+            (self.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
+            (self.latent_type != "categorical", ("feature_width",), latent_type),
+            (self.latent_type == "categorical", ("min_std", "std_act"), latent_type),
+            (self.exploration_strat != "epsilon_greedy", ("epsilon",), strategy),
+            (self.exploration_strat != "softmax", ("softmax_temp",), strategy),
+            (not self.use_target, target_settings, "use_target is off, so there is only one network of values"),
+        )
+
 
 _AGENT_SETTINGS: dict[str, dict[str, object]] = {
     "ER": {},
@@ -246,36 +272,6 @@ def preset_game(preset: str) -> str | None:
     return preset.rpartition("_")[0] if preset in PRESETS else None
 
 
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    model = f"model is {config.model!r}"
-    latent_type = f"latent_type is {config.latent_type!r}"
-    strategy = f"exploration_strat is {config.exploration_strat!r}"
-    learns_model = config.model in ("simple", "latent")
-    model_settings = names_with(Config, "part", "learned model")
-    latent_settings = tuple(names_with(Config, "part", "latent states"))
-    target_settings = ("target_update_frequency", "double_DQN")
-    return reasons_by_setting(
-        (config.model == "none", ("rollout_length",), f"{model}, so nothing is imagined"),
-        (not learns_model, (*model_settings, "rollout_batch_size"), f"{model}, so no model is learned"),
-        (config.model != "latent", latent_settings, f"{model}, so there are no latent states"),
-        (config.model != "simple", ("bernoulli_logits",), f"{model}, so no bits are imagined"),
-        (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
-        (config.latent_type != "categorical", ("feature_width",), latent_type),
-        (config.latent_type == "categorical", ("min_std", "std_act"), latent_type),
-        (config.exploration_strat != "epsilon_greedy", ("epsilon",), strategy),
-        (config.exploration_strat != "softmax", ("softmax_temp",), strategy),
-        (not config.use_target, target_settings, "use_target is off, so there is only one network of values"),
-    )
-
-
-def validate(config: Config) -> str | None:
-    """Return the error in the settings as one line, or None if there is none."""
-    if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
-        return "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them"
-    return None
-
-
 FAMILY = Family(
     config=Config,
     implementations=IMPLEMENTATIONS,
@@ -283,8 +279,6 @@ FAMILY = Family(
     environment_presets={(name, game): PRESETS[f"{game}_high"][name] for game in GAMES for name in IMPLEMENTATIONS},
     presets=PRESETS,
     preset_game=preset_game,
-    validate=validate,
-    ineffective=ineffective,
     replaced={"model": "implementation", "epochs": "total_steps"},
     changeable=lambda config: ("accelerator",),  # because all random numbers are from the CPU
     accelerators=("cpu", "gpu"),

@@ -8,12 +8,12 @@ learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-crit
 
 from dataclasses import dataclass
 
-from models.family import EpisodeSchedule, Family, reasons_by_setting
+from models.family import EpisodeSchedule, Family, Hyperparameters, reasons_by_setting
 from models.settings import nonlinearity, setting, width
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Hyperparameters):
     """Hyperparameters of VPG, EPG, BPG, CPG and AAC. Defaults are VPG's; `IMPLEMENTATIONS` holds the other agents'."""
 
     preset: str = setting(
@@ -107,6 +107,29 @@ class Config:
         """Number of epochs of a run, rounded up; None if ``max_episodes`` does not limit it."""
         return None if self.max_episodes is None else -(-self.max_episodes // self.batch_episodes)
 
+    def validate(self) -> str | None:
+        if self.baseline != "value":
+            # Settings that need a value network, with the values that switch them off.
+            off_values = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
+            for name, value in off_values.items():
+                if getattr(self, name) != value:
+                    problem = f"{name} is {getattr(self, name)!r}, but baseline is {self.baseline!r}"
+                    return f"{problem}; allowed: a baseline of 'value' (AAC)"
+        elif self.shared_trunk and self.value_steps:
+            return (
+                f"value_steps is {self.value_steps}, but shared_trunk is on, so that there is one network; allowed: 0"
+            )
+        return None
+
+    def ineffective(self) -> dict[str, str]:
+        reason = f"baseline is {self.baseline!r}, so there is no value network"
+        value_settings = ("value_lr", "value_hidden_sizes")
+        critic_settings = ("delta", "shared_trunk", "gae_lambda", "value_steps", "bootstrap_truncation")
+        return reasons_by_setting(
+            (self.shared_trunk, value_settings, "shared_trunk is on, so there is one network"),
+            (self.baseline != "value", (*value_settings, *critic_settings), reason),
+        )
+
 
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "VPG": {},
@@ -144,38 +167,11 @@ def changeable(config: Config) -> tuple[str, ...]:
     return ("target_running_mean",) if config.anneal_lr else ("max_episodes", "target_running_mean")
 
 
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    reason = f"baseline is {config.baseline!r}, so there is no value network"
-    value_settings = ("value_lr", "value_hidden_sizes")
-    critic_settings = ("delta", "shared_trunk", "gae_lambda", "value_steps", "bootstrap_truncation")
-    return reasons_by_setting(
-        (config.shared_trunk, value_settings, "shared_trunk is on, so there is one network"),
-        (config.baseline != "value", (*value_settings, *critic_settings), reason),
-    )
-
-
-def validate(config: Config) -> str | None:
-    """Return the error in the settings as one line, or None if there is none."""
-    if config.baseline != "value":
-        # Settings that need a value network, with the values that switch them off.
-        off_values = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
-        for name, value in off_values.items():
-            if getattr(config, name) != value:
-                problem = f"{name} is {getattr(config, name)!r}, but baseline is {config.baseline!r}"
-                return f"{problem}; allowed: a baseline of 'value' (AAC)"
-    elif config.shared_trunk and config.value_steps:
-        return f"value_steps is {config.value_steps}, but shared_trunk is on, so that there is one network; allowed: 0"
-    return None
-
-
 FAMILY = Family(
     config=Config,
     implementations=IMPLEMENTATIONS,
     learns_from="episodes",
     presets=PRESETS,
-    validate=validate,
-    ineffective=ineffective,
     replaced={"epochs": "max_episodes"},
     changeable=changeable,
 )

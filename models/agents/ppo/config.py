@@ -10,7 +10,7 @@ case of PPO", arXiv 2205.09123.
 
 from dataclasses import dataclass
 
-from models import intrinsic, varied
+from models import varied
 from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
@@ -93,14 +93,15 @@ class Config(Intrinsic):
         """Number of episodes before the first update."""
         return 0
 
+    def validate(self) -> str | None:
+        return varied.validate(self)
 
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    # A batch holds all steps of a rollout. This is unknown with ``vary_hp``, which may sample a smaller batch_size.
-    full_batch = config.batch_size >= config.num_envs * config.rollout_steps and not config.vary_hp
-    reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
-    clips = ("clip_range", "clip_range_vf", "target_kl")
-    return intrinsic.ineffective(config) | reasons_by_setting((config.ppo_epochs == 1 and full_batch, clips, reason))
+    def ineffective(self) -> dict[str, str]:
+        # A batch holds all steps of a rollout. This is unknown with ``vary_hp``, which may sample a smaller batch_size.
+        full_batch = self.batch_size >= self.num_envs * self.rollout_steps and not self.vary_hp
+        reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
+        clips = ("clip_range", "clip_range_vf", "target_kl")
+        return super().ineffective() | reasons_by_setting((self.ppo_epochs == 1 and full_batch, clips, reason))
 
 
 _PRESETS: dict[str, dict[str, object]] = {
@@ -135,7 +136,5 @@ FAMILY = Family(
     implementations={"PPO": {}, "A2C": _A2C},
     learns_from="steps",
     environment_presets={("PPO", game): values for game, values in _PRESETS.items()},
-    validate=varied.validate,
-    ineffective=ineffective,
     trains_on_proxies=True,
 )

@@ -8,8 +8,8 @@ Learning", ICLR. [S] stable-baselines3 (Ornstein-Uhlenbeck process). Settings ar
 
 from dataclasses import dataclass
 
-from models import intrinsic, varied
-from models.agents.td3.config import NOISE_TYPES, PENDULUM, validate
+from models import varied
+from models.agents.td3 import config as td3
 from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
@@ -55,7 +55,7 @@ class Config(Intrinsic):
         "normal",
         "noise that is multiplied by the policy's standard deviation. normal: independent at each step [H]; "
         "ornstein-uhlenbeck: correlated along an episode, from 0 to about 1.8 in size [E, S]",
-        choices=NOISE_TYPES,
+        choices=td3.NOISE_TYPES,
     )
     test_noise: bool = setting(False, "sample actions in tests too; off: greedy [H]")
     num_envs: int = setting(
@@ -66,12 +66,12 @@ class Config(Intrinsic):
     vary_hp: bool = varied.vary_hp()
     vary: tuple[str, ...] = varied.vary()
 
+    validate = td3.Config.validate
 
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    return intrinsic.ineffective(config) | reasons_by_setting(
-        (not config.learn_temperature, ("target_entropy",), "learn_temperature is off")
-    )
+    def ineffective(self) -> dict[str, str]:
+        return super().ineffective() | reasons_by_setting(
+            (not self.learn_temperature, ("target_entropy",), "learn_temperature is off")
+        )
 
 
 # A fixed temperature keeps exploration large until the first reward. A single hidden layer makes large batches cheap.
@@ -84,8 +84,6 @@ FAMILY = Family(
     config=Config,
     implementations={"SAC": {}},
     learns_from="steps",
-    environment_presets={("SAC", "mountaincar-continuous"): _MOUNTAIN_CAR, ("SAC", "pendulum"): PENDULUM},
-    validate=validate,
-    ineffective=ineffective,
+    environment_presets={("SAC", "mountaincar-continuous"): _MOUNTAIN_CAR, ("SAC", "pendulum"): td3.PENDULUM},
     trains_on_proxies=True,
 )

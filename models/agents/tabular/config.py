@@ -9,7 +9,6 @@ Estimation for Markov Decision Processes" (count bonus).
 
 from dataclasses import dataclass
 
-from models import intrinsic
 from models.family import Family, limit_error, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import setting
@@ -74,17 +73,13 @@ class Config(Intrinsic):
     vary_hp: bool = setting(False, "sample the settings in `vary` for each agent, uniformly in [0.1, 1] [F]")
     vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
 
+    def validate(self) -> str | None:
+        return limit_error(self, {"eps_min": "eps_init"})
 
-def validate(config: Config) -> str | None:
-    """Return the error in the settings as one line, or None if there is none."""
-    return limit_error(config, {"eps_min": "eps_init"})
-
-
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    return intrinsic.ineffective(config) | reasons_by_setting(
-        (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given")
-    )
+    def ineffective(self) -> dict[str, str]:
+        return super().ineffective() | reasons_by_setting(
+            (self.eps_fraction is not None, ("eps_decay",), "eps_fraction is given")
+        )
 
 
 FAMILY = Family(
@@ -93,7 +88,5 @@ FAMILY = Family(
     learns_from="steps",
     game_defaults=dict.fromkeys(_PUBLISHED_MAPS, {**_PUBLISHED, "random_ties": False}),
     default_epochs=400,  # tables learn in fewer steps than networks
-    validate=validate,
-    ineffective=ineffective,
     trains_on_proxies=True,
 )

@@ -9,7 +9,7 @@ stable-baselines3 (noise; its settings are named as in rl-baselines3-zoo).
 from dataclasses import dataclass
 from typing import Any
 
-from models import intrinsic, varied
+from models import varied
 from models.family import Family, limit_error, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
@@ -69,24 +69,20 @@ class Config(Intrinsic):
     vary_hp: bool = varied.vary_hp()
     vary: tuple[str, ...] = varied.vary(" [F]")
 
+    def validate(self: Any) -> str | None:  # SAC has these settings too
+        # None of these settings may be above ``buffer_size``.
+        limits = dict.fromkeys(("batch_size", "fill", "num_envs"), "buffer_size")
+        if error := limit_error(self, limits):
+            return error
+        if self.test_noise and self.noise_type != "normal":
+            return f"test_noise is on, but noise_type is {self.noise_type!r}; allowed with test_noise: normal"
+        return varied.validate(self)
 
-def validate(config: Any) -> str | None:
-    """Return the error in the settings of TD3, TD3Discrete or SAC as one line, or None if there is none."""
-    # None of these settings may be above ``buffer_size``.
-    limits = dict.fromkeys(("batch_size", "fill", "num_envs"), "buffer_size")
-    if error := limit_error(config, limits):
-        return error
-    if config.test_noise and config.noise_type != "normal":
-        return f"test_noise is on, but noise_type is {config.noise_type!r}; allowed with test_noise: normal"
-    return varied.validate(config)
-
-
-def ineffective(config: Config) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    return intrinsic.ineffective(config) | reasons_by_setting(
-        (config.action_std == 0, ("noise_type", "test_noise"), "action_std is 0"),
-        (config.policy_std == 0, ("policy_std_clip",), "policy_std is 0"),
-    )
+    def ineffective(self) -> dict[str, str]:
+        return super().ineffective() | reasons_by_setting(
+            (self.action_std == 0, ("noise_type", "test_noise"), "action_std is 0"),
+            (self.policy_std == 0, ("policy_std_clip",), "policy_std is 0"),
+        )
 
 
 # Large noise finds the goal by chance, before any learning. A single hidden layer makes large batches cheap.
@@ -108,7 +104,5 @@ FAMILY = Family(
         ("TD3", "pendulum"): PENDULUM,
         ("DDPG", "pendulum"): PENDULUM,
     },
-    validate=validate,
-    ineffective=ineffective,
     trains_on_proxies=True,
 )

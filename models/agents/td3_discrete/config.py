@@ -33,7 +33,5 @@ FAMILY = Family(
     implementations={"TD3Discrete": {"policy_delay": 1}},
     learns_from="steps",
     defaults_on_proxies={"init_episodes": 5},
-    validate=td3.validate,
-    ineffective=td3.ineffective,
     trains_on_proxies=True,
 )

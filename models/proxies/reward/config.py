@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.family import Family, reasons_by_setting
-from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig, load_presets
 from models.settings import choice_error, setting
 
@@ -86,6 +85,32 @@ class Reward:
 class Config(SearchConfig, NetworkConfig, Reward):
     """A population of reward networks, and the search in which it trains and tests fresh agents."""
 
+    def validate(self) -> str | None:
+        for name in ("scored_by", "second_scored_by"):
+            if getattr(self, name) == "target":
+                return f"{name} is 'target', but a learned reward has none; allowed: agents"
+        if self.preset == "teacher" and self.start_from is None:
+            line = "preset is 'teacher', but start_from is null"
+            return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose returns make the reward"
+        return super().validate()
+
+    def ineffective(self) -> dict[str, str]:
+        linear_reason = f"mode is {self.mode}: its network is a weight for each number in info"
+        scale_reason = "rn_evolve_scale goes on from the factor of start_from"
+        starts_from_proxy = self.start_from is not None
+        layers = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
+        inputs = ("rn_input_center", "rn_input_spread")
+        network = (*layers, *inputs, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
+        # A rule is a condition, the settings that have no effect if it holds, and the reason.
+        return super().ineffective() | reasons_by_setting(
+            (self.mode == 0, network, "mode is 0, the task's own reward"),
+            (self.mode in (101, 102), (*layers, *inputs), linear_reason),
+            (self.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
+            (starts_from_proxy, ("rn_init",), "start_from says where the search starts"),
+            (not starts_from_proxy, ("rn_discount", "rn_episodes"), "start_from is null"),
+            (starts_from_proxy and self.rn_evolve_scale, ("rn_output_scale",), scale_reason),
+        )
+
 
 def proxy_defaults(choices: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the default settings of the learned reward, of the search and of the agents that train with the reward,
@@ -133,38 +158,8 @@ def prepared_games() -> set[str]:
     return {"cartpole", *load_presets("reward")["games"]["recipe"]}  # "cartpole" has the settings of "cartpole-200"
 
 
-def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in ``config``, ``{name: reason}``."""
-    linear_reason = f"mode is {config.mode}: its network is a weight for each number in info"
-    scale_reason = "rn_evolve_scale goes on from the factor of start_from"
-    starts_from_proxy = config.start_from is not None
-    layers = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
-    inputs = ("rn_input_center", "rn_input_spread")
-    network = (*layers, *inputs, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
-    # A rule is a condition, the settings that have no effect if it holds, and the reason.
-    return search.ineffective(config) | reasons_by_setting(
-        (config.mode == 0, network, "mode is 0, the task's own reward"),
-        (config.mode in (101, 102), (*layers, *inputs), linear_reason),
-        (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
-        (starts_from_proxy, ("rn_init",), "start_from says where the search starts"),
-        (not starts_from_proxy, ("rn_discount", "rn_episodes"), "start_from is null"),
-        (starts_from_proxy and config.rn_evolve_scale, ("rn_output_scale",), scale_reason),
-    )
-
-
-def validate(config: Config) -> str | None:
-    """Return the first error in a combination of settings as one line for the user, None if there is none."""
-    for name in ("scored_by", "second_scored_by"):
-        if getattr(config, name) == "target":
-            return f"{name} is 'target', but a learned reward has none; allowed: agents"
-    if config.preset == "teacher" and config.start_from is None:
-        line = "preset is 'teacher', but start_from is null"
-        return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose returns make the reward"
-    return search.validate(config)
-
-
 FAMILY = Family(
     config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    usual_agents=usual_agents, validate=validate, ineffective=ineffective, prepared_games=prepared_games,
+    usual_agents=usual_agents, prepared_games=prepared_games,
     advice=lambda config: "more --inner_steps or more --generations",
 )  # fmt: skip

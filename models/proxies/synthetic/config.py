@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from models.family import Family, reasons_by_setting
-from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig, load_presets
 from models.settings import SettingError, choice_error, names_with, setting, width
 
@@ -159,6 +158,57 @@ class Supervised:
 class Config(SearchConfig, NetworkConfig, Supervised, Synthetic):
     """A population of synthetic environments, and the search in which it trains and tests fresh agents."""
 
+    def validate(self) -> str | None:
+        if self.scale_obs and self.test_every is not None:
+            return f"scale_obs is on, but test_every is {self.test_every}; allowed with scale_obs: null"
+        if self.proxy == "bandit" and self.inner_rule == "plateau":
+            return (
+                "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
+            )
+        if self.preset == "clone" and self.start_from is None:
+            line = "preset is 'clone', but start_from is null"
+            return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose policy is to be cloned"
+        if self.preset == "supervised" and self.raw_done:
+            return "raw_done is on, but preset is 'supervised', whose done is no share of an end; allowed: off"
+        if self.preset == "supervised" and self.generations is None:
+            return "total_steps has no effect with preset supervised; did you mean '--fit_updates'?"
+        if self.proxy != "bandit":
+            for name in ("reward_form", "first_states", "pairs"):  # settings of a bandit
+                value, default = getattr(self, name), getattr(Config, name)
+                if value != default:
+                    line = f"{name} is {value!r}, but proxy is {self.proxy!r}"
+                    return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
+        if self.reward_form == "free":  # there is no target, which other values of these settings need
+            for name, allowed in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
+                value = getattr(self, name)
+                if value not in (None, "agents"):
+                    line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
+                    return f"{line}; allowed: {allowed}, or a reward_form of {', '.join(FORMS[1:])}"
+        if self.pairs is not None and self.first_states != "table":
+            line = f"first_states is {self.first_states!r}, but pairs is {self.pairs}"
+            return f"{line}; allowed: table, or pairs null"
+        return super().validate()
+
+    def ineffective(self) -> dict[str, str]:
+        supervised, bandit = self.preset == "supervised", self.proxy == "bandit"
+        preset, first_states = f"preset is {self.preset!r}", f"first_states is {self.first_states!r}"
+        search_settings = tuple(names_with(Config, "fit", False))
+        fit_settings = tuple(field.name for field in fields(Supervised))
+        episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
+        table_settings = ("table_size", "table_episodes", "target_scale", "scale_obs")
+        # A rule is a condition, the settings that have no effect if it holds, and the reason.
+        return super().ineffective() | reasons_by_setting(
+            (supervised, search_settings, f"{preset}, which searches for nothing"),
+            (not supervised, fit_settings, preset),
+            (self.first_states != "table", table_settings, first_states),
+            (self.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
+            (self.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {self.pairs}"),
+            (bandit, episode_settings, "proxy is 'bandit', whose episodes have one step"),
+            (self.first_states != "latent", ("latent_size",), first_states),
+            (not (bandit or self.learned_reset), ("latent_size",), "learned_reset is off"),
+            (self.start_from is None, ("clone_of", "dagger_rounds"), "start_from is null"),
+        )
+
 
 # Games for which the default proxy and preset of `Synthetic` fail -> the proxy and the preset that work there.
 _GAME_DEFAULTS = dict.fromkeys(
@@ -266,59 +316,6 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
     return defaults
 
 
-def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in ``config``, ``{name: reason}``."""
-    supervised, bandit = config.preset == "supervised", config.proxy == "bandit"
-    preset, first_states = f"preset is {config.preset!r}", f"first_states is {config.first_states!r}"
-    search_settings = tuple(names_with(Config, "fit", False))
-    fit_settings = tuple(field.name for field in fields(Supervised))
-    episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
-    table_settings = ("table_size", "table_episodes", "target_scale", "scale_obs")
-    # A rule is a condition, the settings that have no effect if it holds, and the reason.
-    return search.ineffective(config) | reasons_by_setting(
-        (supervised, search_settings, f"{preset}, which searches for nothing"),
-        (not supervised, fit_settings, preset),
-        (config.first_states != "table", table_settings, first_states),
-        (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
-        (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
-        (bandit, episode_settings, "proxy is 'bandit', whose episodes have one step"),
-        (config.first_states != "latent", ("latent_size",), first_states),
-        (not (bandit or config.learned_reset), ("latent_size",), "learned_reset is off"),
-        (config.start_from is None, ("clone_of", "dagger_rounds"), "start_from is null"),
-    )
-
-
-def validate(config: Config) -> str | None:
-    """Return the first error in a combination of settings as one line for the user, None if there is none."""
-    if config.scale_obs and config.test_every is not None:
-        return f"scale_obs is on, but test_every is {config.test_every}; allowed with scale_obs: null"
-    if config.proxy == "bandit" and config.inner_rule == "plateau":
-        return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
-    if config.preset == "clone" and config.start_from is None:
-        line = "preset is 'clone', but start_from is null"
-        return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose policy is to be cloned"
-    if config.preset == "supervised" and config.raw_done:
-        return "raw_done is on, but preset is 'supervised', whose done is no share of an end; allowed: off"
-    if config.preset == "supervised" and config.generations is None:
-        return "total_steps has no effect with preset supervised; did you mean '--fit_updates'?"
-    if config.proxy != "bandit":
-        for name in ("reward_form", "first_states", "pairs"):  # settings of a bandit
-            value, default = getattr(config, name), getattr(Config, name)
-            if value != default:
-                line = f"{name} is {value!r}, but proxy is {config.proxy!r}"
-                return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
-    if config.reward_form == "free":  # there is no target, which other values of these settings need
-        for name, allowed in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
-            value = getattr(config, name)
-            if value not in (None, "agents"):
-                line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
-                return f"{line}; allowed: {allowed}, or a reward_form of {', '.join(FORMS[1:])}"
-    if config.pairs is not None and config.first_states != "table":
-        line = f"first_states is {config.first_states!r}, but pairs is {config.pairs}"
-        return f"{line}; allowed: table, or pairs null"
-    return search.validate(config)
-
-
 def advice(config: Config) -> str:
     """Return the flags that may help after a search with the settings ``config`` has failed, as text for a message."""
     if config.preset == "two_stage":
@@ -334,6 +331,6 @@ def advice(config: Config) -> str:
 
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    usual_agents=usual_agents, validate=validate, ineffective=ineffective, advice=advice,
+    usual_agents=usual_agents, advice=advice,
     prepared_games=lambda: _PREPARED,
 )  # fmt: skip
