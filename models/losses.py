@@ -66,18 +66,13 @@ def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None)
     ``mean_weight`` is as in `mean`."""
     log_p = logits.log_softmax(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)
-    return -beta * mean(entropies / _max_entropy(logits), mean_weight)
+    max_entropy = math.log(logits.shape[-1]) or 1.0  # a divisor, so not 0 if there is one action
+    return -beta * mean(entropies / max_entropy, mean_weight)
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
     """Return the entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M, B]``."""
     return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
-
-
-def _max_entropy(logits: Tensor) -> float:
-    """Return ln A, the largest entropy for ``logits [M, B, A]``, or 1 if A is 1, because the result is a divisor."""
-    num_actions = logits.shape[-1]
-    return math.log(num_actions) if num_actions > 1 else 1.0
 
 
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
