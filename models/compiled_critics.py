@@ -2,9 +2,8 @@
 (`TwinCriticAgent`).
 
 In compiled functions, ``agent`` is `Members` of such an agent, which has the fields of `ActorCritic` and further
-fields, and ``work`` is `Work`. ``m``, ``e`` and ``t`` are a member, an environment and a step of the block, ``update``
-is the index of an update after step ``t``, and ``i`` a coordinate of an action vector. control/loops/compiled.py
-describes all other arguments. Importing this requires Numba.
+fields. ``update`` is the index of an update after step ``t``, and ``i`` a coordinate of an action vector.
+control/loops/compiled.py describes all other arguments.
 """
 
 from collections import namedtuple
@@ -134,7 +133,7 @@ def make_player(policy: AgentPolicy) -> nets.Player | None:
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write a step into the replay buffer as obs, action vector, next_obs, reward, discount (mirrors
-    `TwinCriticAgent.observe`). `control.loops.compiled` describes the arguments."""
+    `TwinCriticAgent.observe`)."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
     position = nets.write_values(row, 0, obs)
     position = nets.write_values(row, position, agent.action_vector[m, e])

@@ -22,6 +22,7 @@ agents and environments, share these names of arguments:
     action                 discrete action, the index of a choice; 0 if actions are continuous
     continuous_action [A]  action in the environment's units; empty if actions are discrete
     discount               factor of the next value in a target; 0 if the episode terminated
+    done                   whether the episode ended, by termination or truncation
     scratch                memory that the function overwrites
 """
 

@@ -1,9 +1,8 @@
 """DDQN in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
 `control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Its docstring describes
-the arguments of all functions here: ``agent`` is `Members`, ``work`` is `Work`, ``player`` is `Player`, ``m``, ``e``
-and ``t`` are a member, an environment and a step. ``params [D]`` are the weights of a member. Minibatches are matrices
-``[rows, columns]`` with a transition in each column. Importing this requires Numba.
+the arguments of all functions here. ``params [D]`` are the weights of a member. Minibatches are matrices ``[rows,
+columns]`` with a transition in each column.
 """
 
 from collections import namedtuple
@@ -148,15 +147,14 @@ def _greedy_action(network, m, obs, scratch):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action of member ``m`` in environment ``e`` at step ``t`` (`Agent.act`)."""
+    """Return the epsilon-greedy action (`Agent.act`)."""
     if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
         return agent.action[m, t, e]
     return _greedy_action(agent.network, m, obs, work.scratch)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`Agent.observe`). A row is ``obs,
-    action, next_obs, reward, discount``. ``discount`` is 0 after termination, else 1."""
+    """Write the step into the replay buffer as obs, action, next_obs, reward, discount (`Agent.observe`)."""
     row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
     action_at = nets.write_values(row, 0, obs)
     row[action_at] = np.float32(action)
@@ -300,5 +298,5 @@ improve = nets.make_improve(_update)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` of the `QNetwork` ``player`` for ``obs [O]`` (`Agent.policy_actions`)."""
+    """Return the best action according to the `QNetwork` ``player`` (`Agent.policy_actions`)."""
     return _greedy_action(player, m, obs, scratch)

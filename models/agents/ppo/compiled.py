@@ -1,10 +1,8 @@
 """PPO in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
 `control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Its docstring describes
-the arguments of all functions here: ``agent`` is `Members`, ``work`` is `Work`, ``m``, ``e`` and ``t`` are a member, an
-environment and a step. ``params [D]`` are the parameters of a member. Networks compute matrices ``[rows, columns]``
-with a step of the minibatch in each column. Only some settings are supported (`can_compile`). Importing this requires
-Numba.
+the arguments of all functions here. ``params [D]`` are the parameters of a member. Networks compute matrices ``[rows,
+columns]`` with a step of the minibatch in each column. Only some settings are supported (`can_compile`).
 """
 
 from collections import namedtuple
@@ -224,9 +222,8 @@ def begin_step(agent, work, m, obs):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action of member ``m`` in environment ``e`` at step ``t`` for ``obs [O]`` with the noise in
-    ``agent.action`` (`Agent.act`). Return a discrete action. A continuous action is written to
-    ``work.continuous_action``, and before clipping to ``agent.raw_action[m, e]``."""
+    """Sample an action with the noise in ``agent.action`` (`Agent.act`). Return a discrete action. A continuous action
+    is written to ``work.continuous_action``, and before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     # The outputs are in ``work.scratch[row]``.
     row = nets.outputs_row(agent.actor, params, obs, work.scratch, agent.moments_at)
@@ -243,9 +240,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of member ``m`` in environment ``e`` into the rollout (`Agent.observe`), with normalised
-    observations and a continuous action before clipping. `improve` normalises the rewards of all environments together.
-    ``discount`` is 0 after termination, else 1; ``done`` is also True after truncation."""
+    """Write the step into the rollout (`Agent.observe`), with normalised observations and a continuous action before
+    clipping. `improve` normalises the rewards of all environments together."""
     envs, params = agent.action.shape[2], agent.flat_parameters[m]
     rollout_step = (agent.steps + t) % agent.rollout_steps
     row = agent.table[rollout_step * envs + e, m]

@@ -2,8 +2,7 @@
 play.
 
 `control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Its docstring describes
-the arguments of all functions here: ``agent`` is `Members`, ``work`` is `Work`, ``player`` is `Player`, ``m``, ``e``
-and ``t`` are a member, an environment and a step. Importing this requires Numba.
+the arguments of all functions here.
 """
 
 from collections import namedtuple
@@ -136,9 +135,8 @@ def _greedy_action(values, num_actions, ties, m, t, e, cell):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the action of member ``m`` in environment ``e`` at step ``t`` (`Agent.act`): the planned action, if there
-    is one, else an epsilon-greedy action for ``obs [S]`` in ``state [K]``. Its cell, which is the row of the table, is
-    kept in ``agent.cell[m, e]``. ``agent.explore`` and ``agent.action`` are random numbers of a block of steps."""
+    """Return the planned action, if there is one, else an epsilon-greedy action (`Agent.act`). The current cell, which
+    is the row of the table, is kept in ``agent.cell[m, e]``."""
     agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
@@ -148,8 +146,7 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step of member ``m`` in environment ``e`` in the arrays of ``work``, for `improve` (`Agent.observe`).
-    ``state`` is after the step. ``discount`` is 0 after termination, ``done`` also True after truncation."""
+    """Store the step in the arrays of ``work``, for `improve` (`Agent.observe`). ``state`` is after the step."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
@@ -158,8 +155,8 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 def improve(agent, work, m, t):
-    """Update the table of member ``m`` by step ``t`` in each environment, which is in ``work`` (`Agent.learn`). Before
-    the member has finished ``init_episodes`` episodes, no value changes, and ``agent.loss[m]`` is NaN."""
+    """Update the table by the step in each environment, which is in ``work`` (`Agent.learn`). Before the member has
+    finished ``init_episodes`` episodes, no value changes, and ``agent.loss[m]`` is NaN."""
     envs = len(work.entries)
     if len(agent.visits):  # count bonus
         for e in range(envs):
@@ -186,6 +183,6 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the best action of member ``m`` for ``obs [S]`` in ``state [K]`` (`Agent.policy_actions`)."""
+    """Return the best action (`Agent.policy_actions`)."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return argmax(player.rows[row], player.rows.shape[1])

@@ -1,6 +1,6 @@
 """TD3 in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`models.compiled_critics` explains the arguments of compiled functions. Importing this requires Numba.
+`models.compiled_critics` explains the arguments of compiled functions.
 """
 
 from collections import namedtuple

@@ -1,7 +1,7 @@
 """TD3 for discrete actions in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`,
 and greedy play.
 
-`models.compiled_critics` explains the arguments of compiled functions. Importing this requires Numba.
+`models.compiled_critics` explains the arguments of compiled functions.
 """
 
 from collections import namedtuple
@@ -89,8 +89,8 @@ def _sample_vectors(agent, work, m, t, update, is_target):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the exploring action of member ``m`` in environment ``e`` at step ``t`` for ``obs [O]``: the index of the
-    largest number in an action vector, which is written to ``agent.action_vector[m, e]`` (`TwinCriticAgent.act`)."""
+    """Return the exploring action (`TwinCriticAgent.act`): the index of the largest number in an action vector, which
+    is written to ``agent.action_vector[m, e]``."""
     best = 0
     num_actions, params, vector = agent.action_size, agent.actor_learner.flat_parameters[m], agent.action_vector[m, e]
     if nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t)):
