@@ -230,13 +230,22 @@ class TwinCriticAgent(OffPolicyAgent):
     random_number_names: tuple[str, ...] = (*OffPolicyAgent.random_number_names, "next")
     metric_names: tuple[str, ...] = (*OffPolicyAgent.metric_names, "policy_loss")
     outputs_per_action: ClassVar[int] = 1  # outputs of the actor's network for each number of an action vector
+    log_setting: ClassVar[str] = ""  # setting whose logarithm is the last weight of the actor, if any
+    has_target_actor: ClassVar[bool] = False
+    normal_names: ClassVar[tuple[str, ...]] = ("next",)  # names of normal noise ``[M, U, A, B]`` in updates
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds, action_shape=(spaces.action_size,))
         self.action_size, hidden = spaces.action_size, self.hidden_sizes
         streams = lockstep_streams(seeds, "weights")
         self.network = MLP([self.obs_size, *hidden, self.outputs_per_action * self.action_size], config.activation)
-        self.flat_parameters = nn.Parameter(self._initial_weights(streams), requires_grad=False)
+        initial_weights = self.network.initial(streams)
+        if self.log_setting:
+            logarithm = torch.tensor(getattr(config, self.log_setting)).log()
+            initial_weights = torch.cat([initial_weights, logarithm.expand(len(seeds), 1)], 1)
+        if self.has_target_actor:
+            self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
+        self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
         self.optimizer = MemberAdam(self.flat_parameters, self.lrs)
         twins = getattr(config, "twin_critics", True)  # SAC has no such setting: it always uses both
         critic_sizes = [self.obs_size + self.action_size, *hidden, 1]
@@ -251,18 +260,15 @@ class TwinCriticAgent(OffPolicyAgent):
             self.centre = (self.low + self.high) / 2
             self.half_range = (self.high - self.low) / 2
 
-    def _initial_weights(self, streams: Streams) -> Tensor:
-        """Sample initial weights of the actor, ``[M, D]``: the network's, then others that a subclass may add."""
-        return self.network.initial(streams)
-
     def _noise_draws(self) -> list[Draw]:
         """Return names and shapes of the random numbers that a step needs, for `NoiseBlocks`. A member acts by the
         uniform numbers "random" until it learns, then with the normal noise "explore". In each update, "replay" chooses
         the minibatch, and "next" is the noise on actions in the next states."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
+        update_shapes = dict.fromkeys(self.normal_names, (updates, self.action_size, self.batch_size))
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch_size)}),
-            (Streams.normal, {"explore": action_shape, "next": (updates, self.action_size, self.batch_size)}),
+            (Streams.normal, {"explore": action_shape, **update_shapes}),
         ]
 
     def actor(self, weights: Tensor, obs: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from models.losses import gaussian_nll, temperature_loss
 from models.off_policy import TwinCriticAgent
 from models.optim import polyak_update
 from models.spaces import Spaces
-from models.streams import Draw, Streams
+from models.streams import Streams
 
 LOG_STD_BOUNDS = (-20.0, 2.0)  # bounds of the authors' code
 
@@ -25,24 +25,15 @@ class Agent(TwinCriticAgent):
     algorithm 1. The logarithm of alpha is an additional weight of the actor. As in common implementations, the gradient
     is with respect to this logarithm."""
 
-    random_number_names = (*TwinCriticAgent.random_number_names, "now")  # "now" samples the actor's actions
+    random_number_names = (*TwinCriticAgent.random_number_names, "now")
+    normal_names = ("next", "now")  # "now" samples the actor's actions
     metric_names = (*TwinCriticAgent.metric_names, "entropy", "entropy_temperature")
     outputs_per_action = 2  # a mean and a ``log_std``
+    log_setting = "entropy_temperature"
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
-
-    def _initial_weights(self, streams: Streams) -> Tensor:
-        """Return initial weights of the actor, then log alpha: ``[M, D]``."""
-        log_alpha = torch.tensor(self.config.entropy_temperature).log()
-        return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
-
-    def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of a step: of the base class, and ``now``, which samples the actor's actions."""
-        uniform_draw, normal_draw = super()._noise_draws()
-        _, shapes = normal_draw
-        return [uniform_draw, (Streams.normal, {**shapes, "now": shapes["next"]})]
 
     def alpha(self) -> Tensor:
         """Return the temperature alpha, the reward per nat of entropy, ``[M, 1]``."""

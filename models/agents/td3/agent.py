@@ -4,7 +4,7 @@ letters in shapes."""
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.off_policy import TwinCriticAgent
 from models.optim import polyak_update
@@ -16,13 +16,8 @@ class Agent(TwinCriticAgent):
     clipped noise. After every ``policy_delay`` updates of a member's critics, the actor makes a gradient step that
     raises the first critic's value, and all target networks are updated. Source: Fujimoto et al. 2018, algorithm 1."""
 
+    has_target_actor = True
     clips_target: ClassVar[bool] = True  # whether target actions are clipped to [-1, 1]
-
-    def _initial_weights(self, streams: Streams) -> Tensor:
-        """Return initial weights of the actor. Also create the target actor, with the same weights."""
-        weights = super()._initial_weights(streams)
-        self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
-        return weights
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         return torch.add(outputs.tanh(), random_numbers["explore"], alpha=self.config.action_std).clamp(-1, 1)

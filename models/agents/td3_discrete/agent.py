@@ -2,7 +2,7 @@
 `models.off_policy` explains the other letters in shapes."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agents.td3 import agent as td3
 from models.layers import exp
@@ -28,15 +28,9 @@ class Agent(td3.Agent):
 
     action_kinds = (Discrete,)
     clips_target = False
+    log_setting = "gumbel_softmax_temp"
     random_number_names = (*td3.Agent.random_number_names, "next_gumbel", "gumbel")
     metric_names = (*td3.Agent.metric_names, "entropy")
-
-    def _initial_weights(self, streams: Streams) -> Tensor:
-        """Return initial weights of the actor, then the logarithm of the temperature. Also create the target actor."""
-        log_temperature = torch.tensor(self.config.gumbel_softmax_temp).log()
-        weights = torch.cat([self.network.initial(streams), log_temperature.expand(len(streams), 1)], 1)
-        self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
-        return weights
 
     def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of a step: TD3's, then three kinds of Gumbel noise, which is added to logits. The
