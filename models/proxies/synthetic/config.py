@@ -7,7 +7,7 @@ Environments", arXiv 2406.12589. Other values were tuned in this project: docs/s
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from models.family import Family, reasons_by_setting
@@ -138,11 +138,7 @@ class Synthetic:
         "bootstrap by 1 - d with d the done network's raw output, as published [F]; off: by whether d exceeds 0.5",
     )
 
-
-@dataclass(frozen=True)
-class Supervised:
-    """How a synthetic environment is fitted to transitions, with preset supervised."""
-
+    # How it is fitted to transitions, with preset supervised
     transitions: int = _fit(10_000, "transitions of the real environment", minimum=100, maximum=20_000_000)
     transitions_from: str = _fit(
         "agents",
@@ -155,7 +151,7 @@ class Supervised:
 
 
 @dataclass(frozen=True)
-class Config(SearchConfig, NetworkConfig, Supervised, Synthetic):
+class Config(SearchConfig, NetworkConfig, Synthetic):
     """A population of synthetic environments, and the search in which it trains and tests fresh agents."""
 
     def validate(self) -> str | None:
@@ -193,7 +189,7 @@ class Config(SearchConfig, NetworkConfig, Supervised, Synthetic):
         supervised, bandit = self.preset == "supervised", self.proxy == "bandit"
         preset, first_states = f"preset is {self.preset!r}", f"first_states is {self.first_states!r}"
         search_settings = tuple(names_with(Config, "fit", False))
-        fit_settings = tuple(field.name for field in fields(Supervised))
+        fit_settings = tuple(names_with(Config, "section", "supervised fit"))
         episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
         table_settings = ("table_size", "table_episodes", "target_scale", "scale_obs")
         # A rule is a condition, the settings that have no effect if it holds, and the reason.
