@@ -94,9 +94,7 @@ class Network(nn.Module):
         self.activation = _ACTIVATIONS[activation]
         self.slope = activation_in_file(activation)
         self.layers = tuple(layers)
-        self._shapes: list[tuple[int, ...]] = []  # shapes of weight and bias of each layer in turn
-        for layer in self.layers:
-            self._shapes += layer.shapes
+        self._shapes = [shape for layer in self.layers for shape in layer.shapes]  # weight and bias of each layer
         self._sizes = [prod(shape) for shape in self._shapes]
         self.flat = nn.Parameter(streams.map_generators(self._sample_member))  # [M, D]
 

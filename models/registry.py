@@ -168,11 +168,9 @@ def search_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str
     values |= family_spec.proxy_defaults({**choices, "agent": agent}, game)
     if len(agents) > 1:
         values |= _defaults_for_several_agents(agents, values, {**values, **choices}, family_spec.config)
-    configs = []
-    for first_agent, _ in config_classes(agents):  # the first agent of each family
-        configs.append((first_agent, _family_config(first_agent, game, values)))
+    configs = tuple((agent, _family_config(agent, game, values)) for agent, _ in config_classes(agents))
     proxy_values = {field: value for field, value in values.items() if field in field_types(family_spec.config)}
-    return make_mixture(tuple(configs)), family_spec.config(**proxy_values)
+    return make_mixture(configs), family_spec.config(**proxy_values)
 
 
 def _defaults_for_several_agents(
