@@ -84,8 +84,8 @@ class World(NamedTuple):
     phi_parameters: Array = _empty(axes=2)  # [M, D]
     phi_table: Array = _empty(axes=2)  # [M, S], phi of every cell
     phi_scale: Array = _empty()  # [M], a factor on phi
-    obs_center: Array = _empty()  # [O], subtracted from observations; empty for none
-    obs_spread: Array = _empty()  # [O], divides observations; empty for none
+    obs_center: Array = _empty()  # [O], subtracted from observations
+    obs_spread: Array = _empty()  # [O], divides observations
     is_additive: bool = False  # whether the learned reward is added to the real reward
     is_potential: bool = False  # whether the learned reward is a difference of potentials
     phi_is_zero: bool = False
@@ -443,11 +443,7 @@ def phi_value(world, m, state, obs, scratch):
         return world.phi_table[m, int(state[0])]
     inputs = scratch[0]
     for i in range(world.obs_size):
-        inputs[i] = obs[i]
-        if len(world.obs_center):
-            inputs[i] -= world.obs_center[i]
-        if len(world.obs_spread):
-            inputs[i] /= world.obs_spread[i]
+        inputs[i] = (obs[i] - world.obs_center[i]) / world.obs_spread[i]
     output_row = forward_one(world.phi_net, world.phi_parameters[m], scratch, 0)
     return scratch[output_row, 0] * world.phi_scale[m]
 

@@ -40,6 +40,9 @@ class Networks:
             values = getattr(config, name)
             if values and len(values) != obs_size:
                 raise SettingError(f"{name} is {list(values)}; allowed here: {obs_size} numbers, or none", name)
+        # Inputs are (observation - center) / spread, both [S]. Empty settings scale nothing.
+        self.center = torch.tensor(config.rn_input_center or [0.0] * obs_size, dtype=torch.float32)
+        self.spread = torch.tensor(config.rn_input_spread or [1.0] * obs_size, dtype=torch.float32)
         self.linear = self.mode.info and not self.mode.state
         num_inputs = (obs_size if self.mode.state else 0) + (info_size if self.mode.info else 0)
         num_inputs = max(1, num_inputs)  # mode 0 has an unused network
@@ -81,12 +84,9 @@ class Networks:
         [N, S]``. Training starts from the parameters ``flat [M, size]``. Return new parameters ``[M, size]``."""
         if self.config.rn_output == "symexp":  # phi is symexp of the network's output, so this is the inverse function
             targets = targets.sign() * targets.abs().log1p()
-        if self.config.rn_input_center:
-            states = states - torch.tensor(self.config.rn_input_center)
-        if self.config.rn_input_spread:
-            states = states / torch.tensor(self.config.rn_input_spread)
+        inputs = (states - self.center) / self.spread
         network_parameters, scale = flat[:, : self.network_size], flat[:, self.network_size :]
-        weights = fitting.fit(self.mlps["reward"], network_parameters, states[None], targets[None, :, None])
+        weights = fitting.fit(self.mlps["reward"], network_parameters, inputs[None], targets[None, :, None])
         return torch.cat([weights, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
@@ -115,8 +115,7 @@ class Phi:
         self._mlp, self.uses_symexp = networks.mlps["reward"], config.rn_output == "symexp"
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.network_size])
         self._scale = networks.output_scale(flat).unsqueeze(1)  # [M, 1]
-        self._center = torch.tensor(config.rn_input_center, device=flat.device)  # empty without scaling
-        self._spread = torch.tensor(config.rn_input_spread, device=flat.device)
+        self._center, self._spread = networks.center.to(flat.device), networks.spread.to(flat.device)
         self.table: Tensor | None = None  # [M, S], phi of every cell if the only input is a one-hot observation
         if networks.spaces.one_hot and networks.mode.state and not networks.mode.info:
             cells = torch.eye(networks.spaces.obs_shape[0], device=flat.device).expand(len(flat), -1, -1)
@@ -137,13 +136,10 @@ class Phi:
             return obs.new_zeros(obs.shape[:2])
         if self._layers is None:  # one weight per number in info
             return self._to_phi((info * self.flat[:, None, : self.networks.network_size]).sum(2))
-        if len(self._center):
-            obs = obs - self._center
-        if len(self._spread):
-            obs = obs / self._spread
+        inputs = (obs - self._center) / self._spread
         if mode.info:
-            obs = torch.cat([obs, info], 2)
-        outputs = self._mlp.forward(self._layers, obs.transpose(1, 2))[-1]  # [M, 1, E]
+            inputs = torch.cat([inputs, info], 2)
+        outputs = self._mlp.forward(self._layers, inputs.transpose(1, 2))[-1]  # [M, 1, E]
         return self._to_phi(outputs[:, 0])
 
     def _to_phi(self, outputs: Tensor) -> Tensor:
