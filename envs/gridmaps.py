@@ -7,7 +7,7 @@ column``. An observation is the cell of the player, one-hot ``[S]``.
 import torch
 from torch import Tensor
 
-from envs.gridworld import as_lines
+from envs.gridworld import as_lines, clipped_moves
 from envs.tensor import Dynamics, Transition
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -43,10 +43,9 @@ class CellTable(Dynamics):
         size, actions = len(self._cells), Discrete(len(self.actions))
         self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)
         self._one_hot = torch.eye(size)
-        outcomes = []  # next cell, reward and terminated of each action in each cell
-        for cell in range(size):
-            for move in self.actions:
-                outcomes.append(self.move_outcome(cell, self._neighbour(cell, move)))
+        neighbours = clipped_moves(len(rows), len(rows[0]), [_MOVES[move] for move in self.actions]).tolist()
+        # Next cell, reward and terminated of each action in each cell.
+        outcomes = [self.move_outcome(cell, neighbour) for cell in range(size) for neighbour in neighbours[cell]]
         next_cells, rewards, terminated = zip(*outcomes, strict=True)
         self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(rewards)
         self.terminated = torch.tensor(terminated)
@@ -84,14 +83,6 @@ class CellTable(Dynamics):
         player = int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"
         return as_lines(cells, len(self.rows[0]))
-
-    def _neighbour(self, cell: int, move: str) -> int:
-        """Return the neighbour of ``cell`` in a direction such as "up", or ``cell`` itself if the border is there."""
-        num_columns = len(self.rows[0])
-        row_offset, column_offset = _MOVES[move]
-        row, column = cell // num_columns + row_offset, cell % num_columns + column_offset
-        inside = 0 <= row < len(self.rows) and 0 <= column < num_columns
-        return row * num_columns + column if inside else cell
 
 
 class GridMap(CellTable):

@@ -27,14 +27,13 @@ def as_lines(cells: Sequence[str], columns: int) -> str:
     return "\n".join("".join(cells[i : i + columns]) for i in range(0, len(cells), columns))
 
 
-def clipped_moves(grid_size: int) -> Tensor:
-    """Return the next cell for each cell and move in a grid without walls, ``[grid_size ** 2, 5]`` int64. A move that
-    the border stops leads to the cell itself."""
-    cells = torch.arange(grid_size * grid_size)
-    coordinates = torch.stack((cells // grid_size, cells % grid_size), -1)  # [cells, 2]
-    coordinates = coordinates[:, None] + torch.tensor(MOVES)  # [cells, 5, 2]
-    row, col = coordinates.clamp(0, grid_size - 1).unbind(-1)
-    return row * grid_size + col
+def clipped_moves(rows: int, columns: int, moves: Sequence[tuple[int, int]] = MOVES) -> Tensor:
+    """Return the next cell for each cell and each of A ``moves`` (row, column) in a grid without walls, ``[rows *
+    columns, A]`` int64. A move that the border stops leads to the cell itself."""
+    cells = torch.arange(rows * columns)[:, None]
+    row_offset, column_offset = torch.tensor(moves).unbind(-1)  # [A] each
+    row, column = cells // columns + row_offset, cells % columns + column_offset
+    return row.clamp(0, rows - 1) * columns + column.clamp(0, columns - 1)
 
 
 class OpenGrid(ChanceDynamics):
@@ -62,7 +61,7 @@ class OpenGrid(ChanceDynamics):
         self.chances = int(grid.spontaneous_termination)  # number of random numbers in a step
         self.state_size = EXTRA + (self.cells if self.remembers_cells else 0)
         self.player_and_goal = torch.arange(2)  # their channels, if observations show both
-        self._next_cell = clipped_moves(grid.grid_size)
+        self._next_cell = clipped_moves(grid.grid_size, grid.grid_size)
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
@@ -219,7 +218,7 @@ def _maze_tables(grid_size: int) -> tuple[Tensor, Tensor]:
     cell_indices = torch.arange(cells)
     neighbours = torch.full((cells + 1, len(MOVES)), nowhere)
     # Without the first move, no-op. A move that the border stops leads to the cell itself.
-    moves = clipped_moves(grid_size)[:, 1:]
+    moves = clipped_moves(grid_size, grid_size)[:, 1:]
     neighbours[:cells, :4] = torch.where(moves == cell_indices[:, None], nowhere, moves)
     increments = torch.zeros(cells + 1, cells + 1, dtype=torch.uint8)
     increments.scatter_(1, neighbours, 1)
@@ -259,7 +258,7 @@ class ButtonGrid(ChanceDynamics):
         # Upper bounds of the random row and column, and of each button's number in Floyd's sample (`_new_arrangement`).
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
         self._one_step = torch.tensor([0, 1])  # added to seed and number of steps
-        self._next_cell = clipped_moves(grid_size)
+        self._next_cell = clipped_moves(grid_size, grid_size)
 
     def initial(self, seeds: Tensor) -> Tensor:
         seeds = seeds.to(torch.int64)
