@@ -140,30 +140,35 @@ def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[
     return shapes
 
 
-def _environment_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return name -> shape for the tensors of a synthetic environment.
+def environment_networks(config: Json, size: int, action_size: int) -> dict[str, tuple[int, int]]:
+    """Return name -> (inputs, outputs) for the networks of a synthetic environment, whose states have ``size`` numbers.
 
-    In an MDP, the networks ``state``, ``reward`` and ``done`` map ``[action, state]`` to the next state ``[S]``, the
-    reward ``[1]`` and done ``[1]``. In a bandit, either a network ``reward`` maps ``[action, state]`` to the reward, or
-    the reward is computed from the action and the output of the network ``target``, which maps ``(state - center) /
-    spread`` to an action. The network ``initial`` maps noise to initial states. The initial states of a bandit may also
-    be rows of ``states.table``. A discrete action is one-hot.
+    In an MDP, the networks ``state``, ``reward`` and ``done`` map ``[action, state]`` to the next state, the reward and
+    done. In a bandit, either a network ``reward`` maps ``[action, state]`` to the reward, or the reward is computed
+    from the action and the output of the network ``target``, which maps ``(state - center) / spread`` to an action. The
+    network ``initial`` maps noise to initial states. A discrete action is one-hot, of length ``action_size``.
     """
-    (size,), actions, is_mdp = spaces["obs_shape"], spaces["actions"], config["proxy"] == "mdp"
-    action_size = int(actions["n"] if "n" in actions else len(actions["low"]))
-    inputs = action_size + size
-    has_target = not is_mdp and config["reward_form"] != FREE
+    inputs, is_mdp = action_size + size, config["proxy"] == "mdp"
     if is_mdp:
         networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
     else:
-        networks = {"target": (size, action_size)} if has_target else {"reward": (inputs, 1)}
+        networks = {"reward": (inputs, 1)} if config["reward_form"] == FREE else {"target": (size, action_size)}
     has_initial_network = config["learned_reset"] if is_mdp else config["first_states"] == "latent"
     if has_initial_network:
         networks["initial"] = (config["latent_size"] or size, size)
+    return networks
+
+
+def _environment_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
+    """Return name -> shape for the tensors of a synthetic environment: the layers of `environment_networks`, center and
+    spread of a target's inputs, and the table of initial states that a bandit may have."""
+    (size,), actions = spaces["obs_shape"], spaces["actions"]
+    action_size = int(actions["n"] if "n" in actions else len(actions["low"]))
+    networks = environment_networks(config, size, action_size)
     shapes = layer_shapes(networks, config)
-    if has_target:
+    if "target" in networks:
         shapes |= {"target.center": [size], "target.spread": [size]}
-    if not is_mdp and config["first_states"] == "table":
+    if config["proxy"] != "mdp" and config["first_states"] == "table":
         shapes["states.table"] = [config["table_size"], size]
     return shapes
 

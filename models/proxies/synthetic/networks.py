@@ -20,7 +20,7 @@ from models.proxies.synthetic.config import Config
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from understudy.kinds import FORMS, FREE
+from understudy.kinds import FORMS, environment_networks
 
 _MAX_ACTION_SHARE = 0.8  # largest share of the rows of a table in which the same action is right
 
@@ -48,24 +48,16 @@ class Networks:
         self.actions = spaces.actions
         self.action_size = spaces.action_size
         bandit, size = config.proxy == "bandit", self.state_size
-        self.has_target = bandit and config.reward_form != FREE
+        networks = environment_networks(vars(config), size, self.action_size)
+        self.mlps = {name: make_mlp(config, inputs, outputs) for name, (inputs, outputs) in networks.items()}
+        self.has_target = "target" in networks
         has_table = bandit and config.first_states == "table"
         self.num_table_rows = 0  # rows of the table of initial states; 0 without a table
         if has_table:
             self.num_table_rows = config.table_size if config.pairs is None else config.pairs
         self.scales_obs = self.has_target and has_table and config.scale_obs  # whether agents train on scaled states
         self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
-        learns_initial_states = config.first_states == "latent" if bandit else config.learned_reset
-        self.latent_size = 0  # inputs of the initial-state network; 0 without this network
-        if learns_initial_states:
-            self.latent_size = size if config.latent_size is None else config.latent_size
-        if self.has_target:
-            self.mlps = {"target": make_mlp(config, size, self.action_size)}  # the networks by name
-        else:
-            outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
-            self.mlps = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
-        if self.latent_size:
-            self.mlps["initial"] = make_mlp(config, self.latent_size, size)
+        self.latent_size, _ = networks.get("initial", (0, 0))  # inputs of the initial-state network; 0 without it
         self.num_searched = sum(mlp.size for mlp in self.mlps.values())  # number of parameters that a search changes
         self._fixed_shapes: dict[str, tuple[int, ...]] = {}  # shapes of the other parameters, `fixed_tensors`
         if self.has_target:
