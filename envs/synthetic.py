@@ -56,8 +56,7 @@ class SyntheticDynamics(Dynamics):
         self.spaces = replace(spaces, max_episode_steps=limit, max_return=None, binary=False)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return the initial states ``[..., M, E, S]`` for ``seeds [..., M, E]``. They are rows of the table, random
-        cells, states of the real environment, or outputs of the initial-state network."""
+        """Return rows of the table, random cells, states of the real environment, or outputs of a network."""
         networks = self.program.networks
         if networks.num_table_rows:
             return self.program.table_rows(seeded.integers(seeds, networks.num_table_rows))

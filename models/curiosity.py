@@ -86,8 +86,7 @@ class Icm(Curiosity):
         super().__init__(config, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Update the three networks of the members ``mask [M]`` bool (None: all) once. Then return rewards ``[M,
-        B]``: ``icm_eta`` times the forward model's error after the update. `Curiosity.rewards` has all shapes."""
+        """Update the three networks once. Return ``icm_eta`` times the forward model's error after the update."""
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
             inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)

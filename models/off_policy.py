@@ -289,7 +289,6 @@ class TwinCriticAgent(OffPolicyAgent):
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]``, and random actions for members that do not learn yet."""
         with torch.no_grad():
             self.random_numbers = self.noise.next()
             if self.action_noise is not None:

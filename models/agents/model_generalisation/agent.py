@@ -135,7 +135,6 @@ class Agent(StepAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the transition, unless the replay buffer holds states (`visit`). Count finished episodes."""
         if isinstance(self.replay_buffer, Transitions):
             continues = discount != 0
             self.replay_buffer.add(obs=obs, next_obs=next_obs, reward=reward, action=action, continues=continues)

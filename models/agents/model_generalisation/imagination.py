@@ -273,7 +273,6 @@ class SimpleModel(_LearnedModel):
         self.noise_shapes = {"step": (spec.num_rollouts, self.size)}
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """Update all networks once (`Imagination.fit`). Return the losses ``reward``, ``termination`` and ``obs``."""
         # Transitions that terminate do not count in the loss ``obs``.
         x = self.with_action(batch["obs"], batch["action"])
         nll = bit_nll if self.spec.has_bits else gaussian_nll
@@ -314,8 +313,6 @@ class LatentModel(_LearnedModel):
         return self.latents.sample(params, noise)
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """Update all networks once (`Imagination.fit`). Return the losses ``reward``, ``termination``, ``obs``, ``kl``
-        and, with ``posterior_entropy_weight``, ``kl_base``."""
         encoder_outputs = self.encoder(torch.cat((batch["obs"], batch["next_obs"]), 1))  # one pass for both
         obs_outputs, next_obs_outputs = encoder_outputs.split(batch["action"].shape[1], 1)
         params = self.latents.params(obs_outputs, encoder=True)

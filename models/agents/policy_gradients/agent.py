@@ -192,7 +192,6 @@ class Agent(EpisodeAgent):
         return norm
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return which members have a policy without entropy, ``[M]`` bool, and a message about it for the user."""
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
         return metrics["entropy_share"] < _COLLAPSE_THRESHOLD, f"{text}; a smaller lr or a larger beta may help"
 

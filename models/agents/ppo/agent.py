@@ -113,8 +113,7 @@ class Agent(InnerAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step ``[M, E, ...]`` in the rollout, normalised as the settings say. The stored action is the
-        sample of `act` before clipping. ``discount`` is 0 after termination, ``done`` also True after truncation."""
+        """Store the step in the rollout, normalised as the settings say, with the action before clipping."""
         if self.return_moments is not None:
             # As in Gymnasium's NormalizeReward, the constant discount is used: ends of episodes reset the sum below.
             self.discounted_sum = self.discounted_sum * self.config.discount + reward
@@ -278,7 +277,6 @@ class Agent(InnerAgent):
         return value.unsqueeze(2)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the actor of ``member``, with the moments of observations if these are normalised."""
         views = self.network.views(self.flat_parameters.detach())
         layers, activations = self.network.actor.member_network(views.actor, member)
         head = "argmax"

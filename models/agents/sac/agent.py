@@ -44,8 +44,6 @@ class Agent(TwinCriticAgent):
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return actions ``[M, E, A]`` in [-1, 1] for evaluations, from the actor's ``outputs [M, E, 2 A]``: tanh of
-        the means or, with the random generators ``streams``, samples as in training."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         noise = streams.normal(self.action_size, outputs.shape[1])  # [M, A, E]

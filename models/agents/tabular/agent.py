@@ -110,8 +110,6 @@ class Agent(EpsilonGreedy):
         return draws
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return actions ``[M, E]`` for one-hot ``obs [M, E, S]``. They are epsilon-greedy, except that textbook SARSA
-        executes the actions ``planned``, which its latest update has chosen, if any."""
         self.steps += 1
         self.random_numbers = self.noise.next()
         action = self._epsilon_greedy(self.values(obs), self.random_numbers)
@@ -129,8 +127,6 @@ class Agent(EpsilonGreedy):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step ``[M, E, ...]`` for `learn`, with novelty bonuses added to the rewards. Count visits and
-        finished episodes. ``discount`` is 0 after termination, else 1; ``done`` is also True after truncation."""
         entry = obs.argmax(2) * self.num_actions + action
         if self.config.truncation_ends:
             discount = discount.masked_fill(done, 0.0)
@@ -181,7 +177,6 @@ class Agent(EpsilonGreedy):
         return look_up_values(self.flat_parameters, obs)
 
     def discounts(self) -> Tensor:
-        """Return the discount factors of members, ``[M]``, which ``vary_hp`` may have sampled."""
         return self.discount
 
     def metrics(self) -> dict[str, Tensor]:

@@ -43,8 +43,6 @@ class Agent(TwinCriticAgent):
         return outputs.tanh()
 
     def finish_update(self, obs: Tensor, random_numbers: dict[str, Tensor], mask: Tensor | None) -> None:
-        """Update the actor and all target networks after every ``policy_delay`` updates of a member's critics, on the
-        minibatch ``obs [M, B, O]``, in the members ``mask [M]`` bool (None: all)."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
         if mask is not None:
             is_due = is_due & mask

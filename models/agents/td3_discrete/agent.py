@@ -73,8 +73,6 @@ class Agent(td3.Agent):
         return vectors.argmax(2)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors for evaluations, ``[M, E, A]``, whose largest number marks the action. They are the
-        actor's logits ``outputs [M, E, A]`` or, with the random generators ``streams``, samples as in training."""
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])  # [M, A, E]
