@@ -50,7 +50,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     session, hparams = session_of(events)
-    assert session.group_name == f"debug/UDRL 25: {folder.relative_to(folder.parents[5])}"
+    assert session.group_name == f"debug v0 UDRL 25: {folder.relative_to(folder.parents[5])}"
     assert hparams.items() >= {"algo": "UDRL", "env": "cartpole", "set.epochs": 5}.items()
     hidden = {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"}
     assert not hidden & {name.removeprefix("set.") for name in hparams}
@@ -66,11 +66,11 @@ def test_events_equal_metrics(finished: Finished) -> None:
     assert file.parent == folder and "summary/curve" in events.Tags()["images"]
 
 
-def test_a_run_of_several_seeds_has_their_means_as_its_curves(logdir: Path) -> None:
+def test_several_seeds_have_curves_of_their_means(logdir: Path) -> None:
     folder = trained(logdir, num_seeds=2, logger="tensorboard")
     metrics = read_metrics(folder / "metrics.csv")
     loss = np.array(metrics["train/policy_loss"]).reshape(-1, 2)  # [epochs, seeds]
-    events = load_events(folder)
+    events = load_events(folder / "mean")
     assert [point.value for point in events.Scalars("train/policy_loss")] == pytest.approx(np.nanmean(loss, 1).tolist())
     assert "conclusion/text_summary" in events.Tags()["tensors"]
     _, hparams = session_of(load_events(folder / "seed_26"))

@@ -103,7 +103,7 @@ def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, obje
     for board in module.boards:
         # The tag and the training steps are as for other agents, so that the point is in their chart.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
-    module.show_text("conclusion", f"{verdict.sentence}\n\n{score_lines['score']}")
+    module.show_text("conclusion", f"- **verdict**: {verdict.sentence}\n- **score**: {score_lines['score']}")
     if module.settings.run.record:
         announce(module, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"

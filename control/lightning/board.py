@@ -149,12 +149,13 @@ def show_learned(
 
 
 def _row_name(run: RunConfig, seed: int, folder: Path) -> str:
-    """Return the name of a row of HPARAMS, such as ``debug/PPO 25: exp_dir/cartpole/debug/PPO/seed_25/version_0``. It
-    has the last parts of the folder's path, so that it is unique. The page shows some 15 letters of it, so a trial of a
-    search begins with its number, ``trial_2 debug/PPO 25: ...``."""
+    """Return the name of a row of HPARAMS, such as ``debug v0 PPO 25: exp_dir/cartpole/debug/PPO/seed_25/version_0``.
+    It has the last parts of the folder's path, so that it is unique. The page shows some 15 letters of it, so a trial
+    of a search begins with its number, ``trial_2 debug v0 PPO 25: ...``."""
     parts = Path(os.path.abspath(folder)).parts[-_ROW_PARTS:]
     trial = f"{folder.name} " if folder.name.startswith("trial_") else ""
-    return f"{trial}{run.exp_name}/{run.implementation} {seed}: {'/'.join(parts)}"
+    version = "".join(f" v{part.removeprefix('version_')}" for part in parts if part.startswith("version_"))
+    return f"{trial}{run.exp_name}{version} {run.implementation} {seed}: {'/'.join(parts)}"
 
 
 def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:

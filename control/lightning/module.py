@@ -119,14 +119,14 @@ class RunModule(pl.LightningModule, Stateful, ABC):
         return {}
 
     def open_boards(self, folder: Path) -> None:
-        """Open TensorBoard's event files in ``folder``. Of several seeds, each has a subfolder ``seed_N``, and the
-        files in ``folder`` have their means."""
+        """Open TensorBoard's event files in ``folder``. Several seeds have subfolders ``seed_N``, and their means the
+        subfolder ``mean``."""
         for seed, steps in zip(self.seeds, self.env_steps.tolist(), strict=True):
             board = Board(folder if len(self.seeds) == 1 else folder / f"seed_{seed}", steps)
             board.add_settings(self.settings, seed, steps)
             board.add_charts(SEARCH_CHARTS if self.settings.proxy is not None else AGENT_CHARTS)
             self.boards.append(board)
-        self.run_board = self.boards[0] if len(self.seeds) == 1 else Board(folder, self.steps_a_seed())
+        self.run_board = self.boards[0] if len(self.seeds) == 1 else Board(folder / "mean", self.steps_a_seed())
 
     def show_image(self, tag: str, path: Path) -> None:
         """Add the picture or GIF ``path`` to the run in TensorBoard, if it uses TensorBoard."""
