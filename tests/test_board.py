@@ -14,6 +14,7 @@ from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
 from conftest import ROOT, Finished
+from control.cli.parse import parse
 from control.cli.settings import from_dict
 from control.commands.search_space import trial_settings
 from control.lightning.board import Board, hyperparameters
@@ -50,7 +51,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     session, hparams = session_of(events)
-    assert session.group_name == f"debug v0 UDRL 25: {folder.relative_to(folder.parents[5])}"
+    assert session.group_name == f"UDRL 25 v0 debug: {folder.relative_to(folder.parents[5])}"
     assert hparams.items() >= {"algo": "UDRL", "env": "cartpole", "set.epochs": 5}.items()
     hidden = {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"}
     assert not hidden & {name.removeprefix("set.") for name in hparams}
@@ -101,7 +102,7 @@ def test_hyperparameters_are_non_default_settings() -> None:
     assert hyperparameters(trial).keys() == {*common, "max_grad_norm"}  # searched, although the value is the default
     commanded = from_dict({"implementation": "UDRL", "command": {"return": 9.0}})
     assert hyperparameters(commanded)["command.return"] == 9.0
-    search = from_dict({"implementation": "SE", "gamename": "cartpole", "population": 6, "agent": "TD3Discrete"})
+    search = parse(["--implementation", "SE", "--gamename", "cartpole", "--population", "6", "--agent", "TD3Discrete"])
     assert hyperparameters(search).keys() == {"implementation", "gamename", "agent", "population", "lr"}
 
 

@@ -215,7 +215,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     session = HParamsPluginData.FromString(
         events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     ).session_start_info
-    assert session.group_name.startswith("debug v0 learn 25: ")
+    assert session.group_name.startswith("learn 25 v0 debug: ")
     assert session.hparams["seed"].number_value == 25
     assert session.hparams["set.exam_steps"].number_value == results["exam"]["steps"]
     (text,) = events.Tensors("conclusion/text_summary")

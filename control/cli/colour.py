@@ -1,6 +1,7 @@
 """Colours and line breaks for text on terminals. Imports nothing slow."""
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -28,16 +29,26 @@ def wrap_text(text: str, stream: TextIO, indent: str = "  ", start: str = "") ->
 
 
 def print_wrapped(text: str) -> None:
-    """Print ``text`` with line breaks (`wrap_text`)."""
-    print(wrap_text(text, sys.stdout), flush=True)
+    """Print ``text`` with line breaks (`wrap_text`) and coloured verdicts."""
+    print(_paint_verdicts(wrap_text(text, sys.stdout)), flush=True)
 
 
 def print_named(name: str, text: str, width: int) -> None:
-    """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it (`wrap_text`)."""
+    """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it, with line
+    breaks (`wrap_text`) and coloured verdicts."""
     empty_column = " " * width
     lines = wrap_text(text, sys.stdout, indent=empty_column, start=empty_column)
     column = paint(f"{name:<{width}}", "cyan", sys.stdout)
-    print(column + lines[width:], flush=True)  # in place of the empty column of the first line
+    print(column + _paint_verdicts(lines[width:]), flush=True)  # in place of the first line's empty column
+
+
+def _paint_verdicts(text: str) -> str:
+    """Paint the words ``solved`` and ``not solved`` before a bracket, as in ``not solved (475 or more)``."""
+
+    def painted(verdict: re.Match[str]) -> str:
+        return paint(verdict[0], "yellow" if verdict[1] else "green", sys.stdout)
+
+    return re.sub(r"(not\s+)?\bsolved(?=\s+\()", painted, text)
 
 
 def verdict_text(sentence: str, passed: bool) -> str:

@@ -108,12 +108,12 @@ class Board:
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish runs in a comparison, name -> value: agent, environment, learning rate, and
-    other settings that affect learning, if the user set them or they differ from the default. The goals of an agent,
-    such as a return, have the names ``command.NAME``."""
+    """Return the settings that distinguish runs in a comparison, name -> value: implementation, environment, learning
+    rate, and other settings that affect learning, if the user set them or they differ from the default. The goals of
+    an agent, such as a return, have the names ``command.NAME``."""
     run = settings.run
     shown: dict[str, Any] = {"implementation": run.implementation, "gamename": run.gamename}
-    if settings.proxy is not None:
+    if settings.proxy is not None and "agent" in settings.explicit_names:
         shown["agent"] = run.agent
     defaults, values = default_settings(settings), effective_values(settings)
     command = values.pop("command", {})
@@ -149,13 +149,13 @@ def show_learned(
 
 
 def _row_name(run: RunConfig, seed: int, folder: Path) -> str:
-    """Return the name of a row of HPARAMS, such as ``debug v0 PPO 25: exp_dir/cartpole/debug/PPO/seed_25/version_0``.
+    """Return the name of a row of HPARAMS, such as ``PPO 25 v0 debug: exp_dir/cartpole/debug/PPO/seed_25/version_0``.
     It has the last parts of the folder's path, so that it is unique. The page shows some 15 letters of it, so a trial
-    of a search begins with its number, ``trial_2 debug v0 PPO 25: ...``."""
+    of a search begins with its number, ``trial_2 PPO 25 v0 debug: ...``."""
     parts = Path(os.path.abspath(folder)).parts[-_ROW_PARTS:]
     trial = f"{folder.name} " if folder.name.startswith("trial_") else ""
     version = "".join(f" v{part.removeprefix('version_')}" for part in parts if part.startswith("version_"))
-    return f"{trial}{run.exp_name}{version} {run.implementation} {seed}: {'/'.join(parts)}"
+    return f"{trial}{run.implementation} {seed}{version} {run.exp_name}: {'/'.join(parts)}"
 
 
 def _new_board(folder: Path, points: Iterable[tuple[str, float, int]]) -> Board:

@@ -73,7 +73,7 @@ class ProxyModule(RunModule):
         # Implementation -> `mean_return` of its agents. Empty if there is only one implementation.
         self.return_by_agent: dict[str, float] = {}
         self.legend = (
-            "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
+            "fitness, best: mean and highest of all networks; center: return on the mean network; "
             f"{self.steps_kind}: steps of all agents, {self.real_label}: steps of tests"
         )
 
@@ -257,7 +257,7 @@ class ProxyModule(RunModule):
         real steps. Columns about the mean are left out if it was not evaluated, and steps if no agent has trained."""
         means, num_steps = self.means(), int(self.env_steps.sum())
         columns = {self.steps_kind: f"{num_steps:11,}"} if num_steps else {}
-        for heading, tag in (("fitness", FITNESS), ("best", BEST_FITNESS), ("mean", MEAN_RETURN)):
+        for heading, tag in (("fitness", FITNESS), ("best", BEST_FITNESS), ("center", MEAN_RETURN)):
             if tag in means:
                 columns[heading] = number_text(means[tag])
         if MEAN_RETURN in means:
