@@ -59,9 +59,13 @@ def verdict_text(sentence: str, passed: bool) -> str:
 
 
 def note(text: str, kind: str = "note") -> None:
-    """Print ``kind: text`` on stdout, such as ``note: text``, yellow on a terminal."""
-    line = wrap_text(f"{kind}: {text}", sys.stdout)
-    print(paint(line, "yellow", sys.stdout), flush=True)
+    """Print ``kind: text`` on stdout, such as ``note: text``, yellow on a terminal, above a bar of tqdm."""
+    line = paint(wrap_text(f"{kind}: {text}", sys.stdout), "yellow", sys.stdout)
+    if "tqdm" in sys.modules:  # without a bar, tqdm is not imported
+        sys.modules["tqdm"].tqdm.write(line)
+    else:
+        print(line)
+    sys.stdout.flush()
 
 
 def warning(text: str) -> None:

@@ -292,7 +292,9 @@ class ReportGroup(Group):
             clause = f"{title[0].lower()}{title[1:]} of {self.label} at the end: {mean}"
         if self.verdict:
             clause = f"{self.verdict} ({self.solved:g} or more): {clause}"
-        return f"{clause[0].upper()}{clause[1:]}."
+        if not clause.startswith(self.label):  # a label may be a path, such as cliff/debug/QLearning
+            clause = f"{clause[0].upper()}{clause[1:]}"
+        return f"{clause}."
 
     @cached_property
     def checkpoint_sentence(self) -> str:
