@@ -285,10 +285,11 @@ def test_commands_run(page: Path, workplace: Path, trained: set[frozenset[str]],
 def test_slow_commands_run(page: Path, workplace: Path) -> None:
     slow = [command for command in commands(page) if any(word in command for word in SLOW)]
     reads = any(re.search(r"exp_dir/\S+/version_", command) for command in slow)  # runs of the quick commands
+    # Words of commands that need a library of an extra, or the environment of benchmarks/against_jax.py.
+    libraries = {"transfer.py": "stable_baselines3", "beside.py": "stable_baselines3", "takecover": "vizdoom"}
     for command in commands(page) if reads else slow:
-        # These two need the extra `bench`.
-        needs_bench = re.search(r"(transfer|beside)\.py", command)
-        possible = not needs_bench or importlib.util.find_spec("stable_baselines3") is not None
+        needed = [library for word, library in libraries.items() if word in command]
+        possible = all(map(importlib.util.find_spec, needed)) and "--peers_python" not in command
         if possible and not command.startswith(SETUP) and (command in slow or command.startswith("python trainer.py")):
             run(scaled(command), workplace)
 

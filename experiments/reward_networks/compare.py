@@ -332,9 +332,9 @@ def compare(options: argparse.Namespace) -> None:
         learned.append((name, {"proxy": proxy}))
     argv = f"""--implementation=RN --gamename={options.gamename} --agent={kind} --inner_steps={steps}
         --test_every={test_every} --test_episodes={game.test_episodes} --no_rank_apart --average_from=0
-        --inner_rule=budget --no_vary_hp""".split()
+        --inner_rule=budget""".split()
     fixed_names = parse(argv).explicit_names
-    changes, change_flags = {}, []
+    changes, change_flags = {"vary_hp": "false"}, []
     for assignment in options.set:
         name, _, value = assignment.partition("=")
         changes[name] = value

@@ -47,7 +47,7 @@ clone() { # NAME [flags of trainer.py]
     for seed in ${SEEDS:-0 1 2}; do
         "$PYTHON" "$ROOT/trainer.py" --implementation SE --gamename "$game" --proxy bandit --preset clone --seed "$seed" \
             --exp_name "clone_$1" --logdir "$logdir" --resume --center_agents 1 --retest_agents 1 --report_agents 1 \
-            "${@:2}"
+            "${@:2}" || [ $? = 1 ] # the verdict may be a failure
         made+=("$logdir/$game/clone_$1/SE/seed_$seed/version_0")
     done
 }
