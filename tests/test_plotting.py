@@ -268,7 +268,7 @@ def test_algorithms_with_three_seeds_are_compared(logdir: Path, figures: list[An
     write_run(logdir, "RCP-R", 70, seeds=(25, 26))
     plot([logdir], logdir / "all.png")
     output = capsys.readouterr().out
-    assert "UDRL > RCP-A" in output and "two seeds" in output and "RCP-R >" not in output
+    assert "UDRL > RCP-A" in output and output.count("\n  95 %") == 2 and "RCP-R >" not in output
     compared = json.loads((logdir / "all.json").read_text())["compared"]
     assert compared["tag"] == "eval/return_greedy"
     assert compared["improvement"]["UDRL > RCP-A"] == {"estimate": 1.0, "interval": [1.0, 1.0]}
@@ -331,3 +331,12 @@ def test_search_without_steps_is_drawn_over_generations(logdir: Path, figures: l
     plot([logdir], logdir / "plot.png")
     (axis,) = figures[0].axes
     assert axis.get_xlabel() == "generations" and axis.lines[-1].get_xdata()[[0, -1]].tolist() == [1, 40]
+
+
+def test_titles_of_panels_have_one_line_if_their_row_has_room(logdir: Path, figures: list[Any]) -> None:
+    """A row of two panels is above a row of three."""
+    losses = dict.fromkeys(("train/policy_loss", "train/value_loss", "train/entropy"), 1.0)
+    fake_runs.write_run(logdir, "PPO", lambda epoch, _: losses)
+    fake_runs.write_run(logdir, "SE", lambda epoch, _: {"search/center_return": epoch, "search/fitness_mean": epoch})
+    plot([logdir], logdir / "plot.png")
+    assert "Return of new agents on the task" in [axis.get_title("left") for axis in figures[0].axes]

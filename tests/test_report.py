@@ -33,7 +33,7 @@ LINE = ["--gamename", "lunarlander"]
 class Page(HTMLParser):
     """Parsed tags and texts of a page."""
 
-    VOID = ("meta", "img", "br", "hr", "path", "use", "link", "source", "input")
+    VOID = ("meta", "img", "br", "hr", "path", "use", "link", "source", "input", "wbr")
 
     def __init__(self, path: Path):
         super().__init__()
@@ -130,7 +130,7 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     assert "RCP-R, UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
     assert "Returns at the end of training; evaluation: greedy; solved from: 200 " in page.text
-    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved interrupted 77.0 40,000 2 min 0 s" in page.text
+    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved, interrupted 77.0 40,000 2 min 0 s" in page.text
     ends = (f"Not solved (200 or more): {name} returns 75.5 at the end of training" for name in ("RCP-R", "UDRL"))
     assert ", the mean of 3 seeds. ".join(ends) in page.text
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
@@ -214,7 +214,10 @@ def test_page_of_a_search_of_hyperparameters_leads_with_the_best_trial(logdir: P
     page = make_page(search, out=tmp_path / "page.html")
     check_page(page)
     assert "Search of hyperparameters" in page.text and "2 trials" in page.text and "Not finished" not in page.text
-    assert "Best of 2 trials: trial 2, score 87.5." in page.text and "Its settings: lr 0.01." in page.text
+    assert (
+        "Best of 2 trials: trial 2, score 87.5, not solved (200 or more)." in page.text
+        and "Its settings: lr 0.01." in page.text
+    )
     results = page.text.partition("Returns at the end of training")[2]
     assert results.index("finished") < results.index("stopped early")
     assert " run lr trial 2 0.01 trial 1 0.02 A figure of their importance needs 10 trials" in results
@@ -317,6 +320,7 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     assert (
         f" SE {mean} {iqm:.1f} [{low:.1f}, {high:.1f}] not solved held-out " in both and both.count(f"{iqm:.1f} [") == 1
     )
+    assert re.search(r" PPO 74\.5 - not solved greedy 76\.0 40,000 40,000 ", both)  # training steps, all of them real
     header = "run new agents std worst solved steps of a new agent steps of the search"
     assert f" trained on the winner {header} SE, seed 1 3 " in both
     assert f" Learned {scores['verdict']['sentence']} " in both
@@ -381,7 +385,17 @@ def test_page_of_many_groups_names_the_best(logdir: Path, tmp_path: Path) -> Non
     lead = (
         "Solved by 1 of 5 groups. Solved (200 or more): UDRL returns 236.0 at the end of training; first solved at step"
     )
-    assert f" {lead} 1,000. Results" in text and "PPO 36.0 not solved" in text and " SAC returns " not in text
+    lists = "Solved: UDRL. Not solved: SAC, DDQN, A2C, PPO."
+    assert f" {lead} 1,000. {lists} Results" in text and " SAC returns " not in text
+    for name in ("AAC", "BPG", "TD3", "UDRL-R", "RCP-A"):
+        write_run(logdir, name, numbers(0.0), epochs=10, name="others")
+    text = make_page(logdir, out=tmp_path / "page.html").text
+    assert re.search(r" Not solved: debug/SAC, (\S+, ){6}\S+ and 1 more\. Results", text)
+    shutil.rmtree(logdir / "lunarlander/others")
+    shutil.rmtree(logdir / "lunarlander/debug/PPO")
+    text = make_page(logdir, out=tmp_path / "page.html").text  # each of four, with its mean
+    assert re.search(r"Solved by 1 of 4 groups\. .* UDRL .* SAC .* DDQN .*: A2C returns 86\.0 ", text)
+    assert "Solved: UDRL" not in text and " real steps " not in text
 
 
 def test_page_begins_with_solved_environments(logdir: Path, tmp_path: Path) -> None:
@@ -389,8 +403,9 @@ def test_page_begins_with_solved_environments(logdir: Path, tmp_path: Path) -> N
     write_run(logdir, "PPO", numbers(-160.0), game="acrobot")  # solved from -100
     page = make_page(logdir, out=tmp_path / "page.html")
     assert page.text.index("Solved (-100 or more): acrobot returns ") < page.text.index("Not solved (475 or more)")
-    write_run(logdir, "A2C", numbers(90.0), game="cartpole")
-    text = make_page(logdir, out=tmp_path / "page.html").text  # of three groups, the best in each environment
+    for name in ("A2C", "DDQN", "TD3"):
+        write_run(logdir, name, numbers(90.0), game="cartpole")
+    text = make_page(logdir, out=tmp_path / "page.html").text  # of five groups, the best in each environment
     assert "acrobot/PPO returns " in text and "cartpole/PPO returns " in text and "cartpole/A2C returns " not in text
 
 
@@ -415,7 +430,7 @@ def test_page_of_equal_results_begins_with_the_finished_run(logdir: Path, tmp_pa
         write_run(logdir, name, numbers(50.0), flags=[*LINE, "--epochs", epochs])
     page = make_page(logdir, out=tmp_path / "page.html")
     assert page.text.index(" PPO returns ") < page.text.index(" A2C returns ")
-    assert page.source.count('data-name="state">interrupted') == 1
+    assert page.source.count('class="not-solved" data-name="verdict">not solved,<br>') == 1
     rows = re.findall(r'<th scope="row">(PPO|A2C)<', page.source)
     assert rows[:2] == ["PPO", "A2C"]
 
@@ -447,6 +462,12 @@ def test_page_explains_only_what_it_shows(logdir: Path, tmp_path: Path) -> None:
     run = write_run(logdir, "PPO", numbers(10.0))
     assert "IQM:" not in make_page(run, out=tmp_path / "page.html").text
     write_run(logdir, "PPO", numbers(10.0), seeds=(26,))
+    page = make_page(logdir, out=tmp_path / "page.html")
+    assert "IQM" not in page.text and "95 %" not in page.text and page.source.count('"number"') == 16  # of two seeds
+    assert (
+        "Returns of the seeds of PPO, in brackets the best run" in page.text and " tenth of the epochs. " in page.text
+    )
+    write_run(logdir, "PPO", numbers(10.0), seeds=(27,))
     assert "IQM:" in make_page(logdir, out=tmp_path / "page.html").text
 
 

@@ -40,8 +40,9 @@ from control.storage.versions import FILE
 from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
-_MAX_NAMED = 4  # environments about whose best group the conclusion has a sentence
-_MIN_COUNTED = 3  # groups of which the conclusion says how many solve their environment, not each result
+_MAX_NAMED = 4  # groups, or environments with their best group, about which the conclusion has a sentence
+_MIN_COUNTED = 3  # groups of which the conclusion says how many solve their environment
+_MAX_LABELS = 8  # in a list of the conclusion
 _PICTURES = {  # with titles of their own: their descriptions
     "behaviour": "States and rewards in training, beside the real environment",
     "behaviour_reward": "What the synthetic bandit pays for: the reward of an action in a state",
@@ -195,18 +196,23 @@ def _conclusion(
         names, _ = distinct_labels([trials[0].names[:-1] for trials in tunings.values()])
         labels = [f"{name}: " if len(tunings) > 1 else "" for name in names]
         sentences = []
-        for label, (first, *details) in zip(labels, map(_tuning_sentences, tunings), strict=True):
+        for label, (folder, trials) in zip(labels, tunings.items(), strict=True):
+            first, *details = _tuning_sentences(folder, trials[0].solved if trials[0].verdict else None)
             sentences += [label + first, *details]
         return sentences, None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
     named = judged
-    if len(judged) >= _MIN_COUNTED:  # only the best of each environment; the table has all
+    if len(judged) > _MAX_NAMED:  # only the best of each environment; the table has all
         games = [group.game for group in judged]
         named = [judged[games.index(game)] for game in dict.fromkeys(games)][:_MAX_NAMED]
     sentences = [group.sentence for group in named]
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
         count = sum(group.verdict == "solved" for group in judged)
         sentences.insert(0, f"Solved by {count} of {len(judged)} groups.")
+    for verdict in ("solved", "not solved") if len(judged) > _MAX_NAMED else ():
+        if labels := [group.label for group in judged if group.verdict == verdict]:
+            more = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
+            sentences.append(f"{verdict.capitalize()}: {', '.join(labels[:_MAX_LABELS])}{more}.")
     if len(groups) == 1 and judged[0].checkpoint_sentence:
         sentences.append(judged[0].checkpoint_sentence)
     scores_of_searches = [folder.scores for group in judged for folder in group.folders if folder.scores.get("verdict")]
@@ -225,15 +231,16 @@ def _conclusion(
     return sentences, True if verdicts == {"solved"} else None
 
 
-def _tuning_sentences(folder: Path) -> list[str]:
-    """Return the conclusion of a search of hyperparameters in ``folder``: its best trial, with the settings."""
+def _tuning_sentences(folder: Path, solved: float | None) -> list[str]:
+    """Return the conclusion of a search of hyperparameters in ``folder``: its best trial, with the settings. A score
+    from ``solved`` counts as solved; it is None if that is unknown."""
     trials = trials_in(folder)
     best = trials[0]
     score = float(best["score"] or "nan")
     if math.isnan(score):
         return [f"None of {len(trials)} trials has a score."]
     values = ", ".join(f"{name} {value}" for name, value in hyperparameters(best).items())
-    sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {number_text(score)}."]
+    sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {tables.score_text(score, solved)}."]
     sentences.append(f"Its settings: {values}.")
     if (folder / "best.yaml").exists():
         sentences.append(f"To train with them: `python trainer.py --config {short_path(folder / 'best.yaml')}`")
@@ -253,15 +260,14 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     if any(group.solved_at(group.runs) != "-" for group in groups):
         notes.append("Solved at step: of the first evaluation with a return that counts as solved.")
     period = "generations" if all(group.is_search for group in groups) else "epochs"
-    best = ", in brackets the best" if any(len(group.runs) > 1 for group in groups) else ""
     if any("steps to solve, task's reward" in folder.held_out for group in groups for folder in group.folders):
         notes.append("Steps to solve: until the median agent solves a test.")
-    notes.append(f"Returns are means over the last tenth of the {period}{best}.")
+    notes.append(f"Returns are means over the last tenth of the {period}.")
     if any(folder.setting("total_steps").isdecimal() for group in groups for folder in group.folders):
         notes.append(f"Training ends with whole {period}, so with total_steps or a few steps more.")
     if len(groups) == 1 and "second evaluation" in groups[0].checkpoint_sentence:
         notes.append("The agent in best.ckpt has the best mean of two evaluations; the table has the first of them.")
-    if any(len(group.runs) > 1 or IQM in folder.held_out for group in groups for folder in group.folders):
+    if any(len(group.runs) >= MIN_RUNS or IQM in folder.held_out for group in groups for folder in group.folders):
         notes.append("IQM: interquartile mean, with its bootstrap interval over three seeds or more, or over agents.")
     return notes
 
@@ -269,7 +275,8 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
 def _results_table(groups: Sequence[ReportGroup], with_scores: bool) -> Table:
     """Return the table of results, a row for each group, ``with_scores`` of trials. The caption has texts that are the
     same in all rows."""
-    rows = [_results_row(group) for group in groups]
+    has_search = any(group.is_search for group in groups)
+    rows = [_results_row(group, has_search) for group in groups]
     if with_scores:
         scores = [number_text(float(group.folders[0].trial["score"] or "nan")).replace("nan", "-") for group in groups]
         rows = [{"run": row["run"], "score": score} | row for row, score in zip(rows, scores, strict=True)]
@@ -285,26 +292,27 @@ def _results_table(groups: Sequence[ReportGroup], with_scores: bool) -> Table:
     return Table.of_rows(rows, caption)
 
 
-def _results_row(group: ReportGroup) -> dict[str, str]:
+def _results_row(group: ReportGroup, with_real_steps: bool) -> dict[str, str]:
     """Return the texts of a group in the table of results, by the heading of the column; ``-`` for an empty cell."""
     iqm = "-"
     if len(group.runs) >= MIN_RUNS and group.tag:
         iqm = with_interval(group.result["iqm"], group.result["iqm_interval"])
     elif len(group.runs) == 1:  # of a search: over the agents of its held-out evaluation
         iqm = group.folders[0].held_out.get(IQM, "-")
-    state = next(iter(group.unfinished.values()), "-").partition(" after")[0]  # such as "interrupted"
+    status = group.folders[0].trial.get("status", "")
+    state = "" if status else next(iter(group.unfinished.values()), "").partition(" after")[0]  # such as "interrupted"
     return {
         "run": group.label,
         "mean": number_text(group.result["mean"]) if group.tag else "-",
         IQM: iqm,
-        "verdict": group.verdict or "-",
-        "state": group.folders[0].trial.get("status") or state,
+        "verdict": ",\n".join(filter(None, (group.verdict, state))) or "-",
+        "state": status or "-",
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
         "evaluation": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
         "solved at step": group.solved_at(group.runs),
         "training steps": group.steps,  # of a search, of all its agents
-        "real steps": group.real_steps if group.is_search else "-",  # of an agent, these are its training steps
+        "real steps": group.real_steps if with_real_steps else "-",
         "time": group.duration,
     }
 
@@ -320,13 +328,15 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
     for group in groups:
         headings, *text_rows = tables.seed_table(group.summary).rows
         rows = [dict(zip(headings, texts, strict=True)) for texts in text_rows]
-        if len(group.runs) == 1:  # the best results, in brackets, become columns
+        caption = f"Returns of the seeds of {group.label}"
+        if len(group.runs) > 1:
+            caption += ", in brackets the best"
+        else:  # the best results, in brackets, become columns
             parts = {name: text.removesuffix(")").partition(" (") for name, text in rows[0].items()}
             bests = {f"best {name}": best for name, (_, _, best) in parts.items() if best}
             rows = [{name: end for name, (end, _, _) in parts.items()} | bests]
         for row, run in zip(rows, group.runs, strict=False):  # the last rows are statistics of all seeds
             row["solved at step"] = group.solved_at([run])
-        caption = f"Returns of the seeds of {group.label}"
         seed_tables.append(Table.of_rows(rows, caption))
     return seed_tables
 

@@ -355,14 +355,15 @@ def _draw_panels(
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
                 axes[0].plot([], [], color=colour, label=curves.shown_label(label))
-        for axis, panel in zip(axes, panels, strict=True):
+        panel_widths = [6.2 / length for length in row_lengths for _ in range(length)]  # inches; labels have 0.8
+        for axis, panel, width in zip(axes, panels, panel_widths, strict=True):
             for arm in panel.arms:
                 steps, values = arm.curves[panel.tag]
                 curves.draw_curves(axis, steps, values, figure.colours[arm.label], arm.label, len(panel.arms) == 1)
             panel_title = f"{panel.game}: {TAGS[panel.tag].title}".removeprefix(": ")
             if sum((other.game, other.tag) == (panel.game, panel.tag) for other in panels) > 1:  # of several families
                 panel_title += f" of {', '.join(dict.fromkeys(map(_implementation, panel.arms)))}"
-            figures.set_title(axis, panel_title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
+            figures.set_title(axis, panel_title, width)
             curves.finish_panel(axis, panel.tag, style.log)
             if not panel.arms[0].has_steps:
                 axis.set_xlabel(curves.GENERATIONS_LABEL)

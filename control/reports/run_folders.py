@@ -363,7 +363,9 @@ class ReportGroup(Group):
 
     @property
     def real_steps(self) -> str:
-        """Numbers of steps in the real environment that the searches made, as text like `steps`; ``-`` if unknown."""
+        """Numbers of steps in the real environment as text like `steps`; ``-`` if unknown, as for earlier searches."""
+        if not self.is_search:
+            return self.steps
         tag = "search/real_steps"
         steps = [int(run.columns[tag].max()) for run in self.runs if tag in run.columns]
         return range_text(steps) if steps else "-"

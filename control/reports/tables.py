@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from control.reports.runs import Group, Run, return_tags
-from control.reports.statistics import interval, iqm
+from control.reports.statistics import MIN_RUNS, interval, iqm
 from control.reports.tags import GREEDY, RUNNING_MEAN, TAGS, is_search
 from control.storage.versions import read_versions
 
@@ -185,8 +185,8 @@ def summary_text(title: str, summary: dict[str, Any]) -> str:
 
 
 def seed_table(group: dict[str, Any], corner: str = "run") -> Table:
-    """Return the table of the statistics of a group (`summarise`): a row for each seed and, for several seeds, the
-    three rows `AGGREGATES`. A return is shown as ``LAST (BEST)``. ``corner`` is the first cell of the header."""
+    """Return the table of the statistics of a group (`summarise`): a row for each seed and the three rows `AGGREGATES`,
+    of two seeds their mean alone. A return is shown as ``LAST (BEST)``. ``corner`` is the first cell of the header."""
     returns = list(group["over_seeds"])
     units = ("generations", "steps of the search") if is_search(returns) else ("epochs", "env steps")
     rows = [[corner, *units, *(TAGS[tag].short for tag in returns)]]
@@ -196,18 +196,17 @@ def seed_table(group: dict[str, Any], corner: str = "run") -> Table:
     best = group.get("best_over_seeds", {})
     columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in returns]
     if len(group["seeds"]) > 1:
-        rows += [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
+        names = AGGREGATES if len(group["seeds"]) >= MIN_RUNS else AGGREGATES[:1]
+        rows += [[name, "", "", *(column[name] for column in columns)] for name in names]
     return Table(rows)
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
     """Return the statistics of `over_seeds` as texts by the names in `AGGREGATES`, such as ``{"mean": "27.5", "IQM":
     "27.5", "  95 %": "26.3 to 29.4"}``. Statistics of the seeds' ``best`` values follow in brackets."""
-    if summary["iqm_interval"]:
-        low, high = summary["iqm_interval"]
-        interval_text = f"{number_text(low)} to {number_text(high)}"
-    else:  # fewer than three seeds; "-" for none
-        interval_text = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
+    bounds = summary["iqm_interval"]
+    few = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")  # "-" for none
+    interval_text = " to ".join(map(number_text, bounds)) if bounds else few
     cells = (number_text(summary["mean"]), number_text(summary["iqm"]), interval_text)
     texts = dict(zip(AGGREGATES, cells, strict=True))
     if best is None:
