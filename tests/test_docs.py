@@ -146,7 +146,8 @@ def scaled(command: str) -> str:
         return f"SEEDS=25 EPISODES=2 {command} {POLICY.replace('--max_episodes 2', '')}"
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
         limits = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
-        return f"{limits} {command} {MODELS.replace('--total_steps 20 ', '')}"
+        flags = MODELS.replace("--total_steps 20 ", "").replace(" --num_seeds 2", "")
+        return f"{limits} {command} {flags}"
     if re.search(r"--eval_agent \w+-", command) and "--real_steps" not in command:  # a shipped proxy
         return f"{command} --num_agents 3 --no_real_baseline --time_limit 40"
     command = re.sub(r"--trained_steps \d+", "--trained_steps 200", command)
@@ -166,7 +167,8 @@ def scaled(command: str) -> str:
 
 def tiny(command: str) -> str:
     """Flags that make the run of a command small."""
-    name = canonical_names((re.findall(r"--(?:implementation|algo) (\S+)", command) or ["UDRL"])[-1])
+    names = re.findall(r"--(?:implementation|algo) (\S+)", command) or re.findall("/([A-Z]+)/tune/", command)
+    name = canonical_names((names or ["UDRL"])[-1])
     if name == "QLearning":
         return "--total_steps 10 --steps_per_epoch 5 --eval_every 1 --eval_episodes 1"
     if name == "RN" and "--mode -1" in command:
