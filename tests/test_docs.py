@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 import pytorch_lightning as pl
 
 import trainer
@@ -287,11 +288,12 @@ def test_commands_run(page: Path, workplace: Path, trained: set[frozenset[str]],
 def test_slow_commands_run(page: Path, workplace: Path) -> None:
     slow = [command for command in commands(page) if any(word in command for word in SLOW)]
     reads = any(re.search(r"exp_dir/\S+/version_", command) for command in slow)  # runs of the quick commands
-    # Words of commands that need a library of an extra, or the environment of benchmarks/against_jax.py.
+    # Words of commands that need a library of an extra. Others need the peers of benchmarks/against_jax.py, or a GPU.
     libraries = {"transfer.py": "stable_baselines3", "beside.py": "stable_baselines3", "takecover": "vizdoom"}
     for command in commands(page) if reads else slow:
         needed = [library for word, library in libraries.items() if word in command]
         possible = all(map(importlib.util.find_spec, needed)) and "--peers_python" not in command
+        possible &= "--accelerator gpu" not in command or torch.cuda.is_available()
         if possible and not command.startswith(SETUP) and (command in slow or command.startswith("python trainer.py")):
             run(scaled(command), workplace)
 
