@@ -14,8 +14,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import torch
 import pytorch_lightning as pl
+import torch
 
 import trainer
 from conftest import ROOT
