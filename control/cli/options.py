@@ -39,8 +39,8 @@ def flags_of_settings(defaults: Settings) -> dict[str, Flag]:
     # default of the families, or None if their defaults differ.
     shared_flags: dict[str, Flag] = {}
     for name, prefixed_names in shared_settings(agent).items():
-        first, *others = [agent_flags[prefixed] for prefixed in prefixed_names]
-        default = first.default if all(other.default == first.default for other in others) else None
+        first, *other_flags = [agent_flags[prefixed] for prefixed in prefixed_names]
+        default = first.default if all(flag.default == first.default for flag in other_flags) else None
         meta = {**first.meta, "help": f"{' and '.join(prefixed_names)} at once"}
         shared_flags[name] = Flag(name, first.type, meta, default, section)
     # Of a run's settings, only these have defaults that depend on other settings.

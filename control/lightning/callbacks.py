@@ -145,18 +145,18 @@ class RunLog(Callback):
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # tag -> a number for each member
         counts = {GRADIENT_STEPS: module.gradient_steps}
         elapsed = Meter.seconds() - self._start
-        shown = {EPOCH: module.epoch} | (counts if isinstance(module, AgentModule) else {})  # only in TensorBoard
+        counters = {EPOCH: module.epoch} | (counts if isinstance(module, AgentModule) else {})  # only in TensorBoard
         rows: list[dict[str, Any]] = []  # a row of metrics.csv for each member
         for member, key in enumerate(self._keys(module)):
             metrics = {tag: column[member] for tag, column in columns.items()} | {ELAPSED: elapsed}
             rows.append(key | counts | metrics)
             if module.boards:
-                module.boards[member].add_scalars(shown | metrics, key["env_steps"])
+                module.boards[member].add_scalars(counters | metrics, key["env_steps"])
         self.metrics.append(*rows)
         if module.run_board is None:
             return
         if len(module.boards) > 1:
-            module.run_board.add_scalars(shown | module.means() | {ELAPSED: elapsed}, module.steps_a_seed())
+            module.run_board.add_scalars(counters | module.means() | {ELAPSED: elapsed}, module.steps_a_seed())
         if module.is_evaluated():
             for tag, numbers in module.histograms().items():
                 module.boards[0].add_histogram(tag, numbers, int(module.env_steps[0]))

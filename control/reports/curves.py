@@ -154,8 +154,8 @@ def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array,
     end = min(xs[-1] for xs, _ in curves)
     grid = np.unique(np.concatenate([np.array([start]), *(xs[(start < xs) & (xs <= end)] for xs, _ in curves)]))
     if len(grid) > GRID_POINTS:
-        even = np.concatenate([scale(max(start, 1), end, GRID_POINTS) for scale in (np.linspace, np.geomspace)])
-        grid = grid[np.unique(np.searchsorted(grid, even))]
+        positions = np.concatenate([scale(max(start, 1), end, GRID_POINTS) for scale in (np.linspace, np.geomspace)])
+        grid = grid[np.unique(np.searchsorted(grid, positions))]
     if not tag.startswith("eval/"):
         curves = [(xs, smooth(values)) for xs, values in curves]
     return grid, np.stack([np.interp(grid, xs, values) for xs, values in curves])

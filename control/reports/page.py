@@ -201,25 +201,25 @@ def _conclusion(
             sentences += [label + first, *details]
         return sentences, None
     verdicts = {group.verdict for group in judged}  # "solved", "not solved", or "" if that is unknown
-    named = judged
+    main_groups = judged
     if len(judged) > _MAX_NAMED:  # only the best of each environment; the table has all
         games = [group.game for group in judged]
-        named = [judged[games.index(game)] for game in dict.fromkeys(games)][:_MAX_NAMED]
-    sentences = [group.sentence for group in named]
+        main_groups = [judged[games.index(game)] for game in dict.fromkeys(games)][:_MAX_NAMED]
+    sentences = [group.sentence for group in main_groups]
     if len(judged) >= _MIN_COUNTED and verdicts != {""}:
         count = sum(group.verdict == "solved" for group in judged)
         sentences.insert(0, f"Solved by {count} of {len(judged)} groups.")
     for verdict in ("solved", "not solved") if len(judged) > _MAX_NAMED else ():
         if labels := [group.label for group in judged if group.verdict == verdict]:
-            more = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
-            sentences.append(f"{verdict.capitalize()}: {', '.join(labels[:_MAX_LABELS])}{more}.")
+            ending = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
+            sentences.append(f"{verdict.capitalize()}: {', '.join(labels[:_MAX_LABELS])}{ending}.")
     if len(groups) == 1 and judged[0].checkpoint_sentence:
         sentences.append(judged[0].checkpoint_sentence)
     scores_of_searches = [folder.scores for group in judged for folder in group.folders if folder.scores.get("verdict")]
     some_searches_failed = not all(scores["passed"] for scores in scores_of_searches)
     if len(groups) == 1:  # the sentence about the group also says that it is not solved
         sentences += [scores["verdict"].removeprefix(NOT_SOLVED) for scores in scores_of_searches]
-    labels_with_state = [group.label for group in named if group.sentence_has_state]
+    labels_with_state = [group.label for group in main_groups if group.sentence_has_state]
     states = []  # of runs that have not finished
     for group in groups:
         if group.label not in labels_with_state:
