@@ -203,8 +203,8 @@ class Clone(NamedTuple):
 def make_bandit(task: Task) -> dict[str, Any]:
     """Run the stage `bandit` of `--learn`: clone the teacher into a synthetic environment with episodes of one step,
     whose reward is highest for the teacher's action. If the policy with the highest rewards is much worse than the
-    teacher, fit a new clone with more states that the clone visits, and then one that also has a wider network. Write
-    the best clone to the file `BANDIT`. Returns:
+    teacher, fit a second clone to more states from its episodes, then a third with a wider network. Write the best
+    clone to the file `BANDIT`. Returns:
 
     - ``score``: statistics of the best clone's returns on the task;
     - ``fraction``: how far this score is on the way from random play (0) to the teacher (1);

@@ -25,8 +25,8 @@ from control.reports.run_folders import (
     IQM,
     ReportGroup,
     RunFolder,
-    hyperparameters,
     is_interrupted,
+    searched_values,
     setting_text,
     trials_in,
 )
@@ -239,7 +239,7 @@ def _tuning_sentences(folder: Path, solved: float | None) -> list[str]:
     score = float(best["score"] or "nan")
     if math.isnan(score):
         return [f"None of {len(trials)} trials has a score."]
-    values = ", ".join(f"{name} {value}" for name, value in hyperparameters(best).items())
+    values = ", ".join(f"{name} {value}" for name, value in searched_values(best).items())
     sentences = [f"Best of {len(trials)} trials: trial {best['trial']}, score {tables.score_text(score, solved)}."]
     sentences.append(f"Its settings: {values}.")
     if (folder / "best.yaml").exists():
@@ -343,7 +343,7 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
 
 def _trials_table(trials: Sequence[ReportGroup]) -> Table:
     """Return the table of the hyperparameters of ``trials``, which are sorted."""
-    rows = [{"run": trial.label} | hyperparameters(trial.folders[0].trial) for trial in trials]
+    rows = [{"run": trial.label} | searched_values(trial.folders[0].trial) for trial in trials]
     return Table.of_rows(rows, "Hyperparameters of the trials, best first")
 
 
@@ -451,8 +451,9 @@ def _commands(group: ReportGroup) -> list[str]:
             # A search sets `checkpoint_every` itself, so it is left out unless the user chose it. A default kind of
             # proxy is left out too, as in the table of changed settings.
             omitted, run = {"checkpoint_every"} - folder.setting_texts.keys(), folder.settings.run
-            for name, flag in flags_for_values(run.implementation, run.gamename, folder.setting_texts).items():
-                if name in ("proxy", "mode") and folder.setting(name) == setting_text(flag.default):
+            flags = flags_for_values(run.implementation, run.gamename, folder.setting_texts)
+            for name in flags.keys() & {"proxy", "mode"}:
+                if folder.setting(name) == setting_text(flags[name].default):
                     omitted.add(name)
             commands.append(command_line(folder.settings, omitted))
         elif config := folder.file("config.yaml"):

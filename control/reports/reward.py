@@ -180,12 +180,13 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     real_best, learned_best = best_moves(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
     note = "arrows: best moves under the learned reward, grey if they are not best under the real reward"
     note += f"; numbers: {quantity}"
-    single_style = replace(style, narrow=False)
-    for file, width in ((path, WIDTH), *(((narrow_file(path), NARROW),) if style.narrow else ())):
+    widths = {path: WIDTH} | ({narrow_file(path): NARROW} if style.narrow else {})  # inches
+    for file, width in widths.items():
         cell_size = min(0.7, (width - (0.8 if width == WIDTH else 0.1)) / columns)  # inches
         font_size = min(9.0, 72 * cell_size / (0.7 * letters))  # points; a letter is narrower than 0.7 of it
+        arrow_style = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, "mutation_scale": font_size}
         size = (width, max(0.42, cell_size) * rows + 0.1)
-        with figure_panels(file, [[0]], size, single_style, title=title, note=note) as (axis,):
+        with figure_panels(file, [[0]], size, replace(style, narrow=False), title=title, note=note) as (axis,):
             norm = "symlog" if phi.uses_symexp else None
             image = axis.imshow(values, cmap="RdYlBu", norm=norm, aspect="auto" if width == NARROW else "equal")
             for cell, kind in enumerate(kinds):
@@ -201,14 +202,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
                 for number, move in enumerate(dynamics.actions):
                     if learned_best[cell, number]:
                         dx, dy = _ARROWS[move]
-                        colour = ink if real_best[cell, number] else _DIM
-                        arrow = {
-                            "arrowstyle": "->",
-                            "color": colour,
-                            "shrinkA": 0,
-                            "shrinkB": 0,
-                            "mutation_scale": font_size,
-                        }
+                        arrow = arrow_style | {"color": ink if real_best[cell, number] else _DIM}
                         axis.annotate("", (column + dx, y + dy), (column, y), arrowprops=arrow)
             axis.set(xticks=[], yticks=[])
             axis.grid(False)

@@ -58,7 +58,7 @@ def trials_in(folder: Path) -> list[dict[str, str]]:
     return rows
 
 
-def hyperparameters(trial: Mapping[str, str]) -> dict[str, str]:
+def searched_values(trial: Mapping[str, str]) -> dict[str, str]:
     """Return the values of the hyperparameters in a row of `trials_in` by name, without missing ones."""
     columns = list(trial)
     names = columns[columns.index("best_epoch") + 1 : columns.index("checkpoint")]

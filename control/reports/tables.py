@@ -205,8 +205,8 @@ def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> d
     """Return the statistics of `over_seeds` as texts by the names in `AGGREGATES`, such as ``{"mean": "27.5", "IQM":
     "27.5", "  95 %": "26.3 to 29.4"}``. Statistics of the seeds' ``best`` values follow in brackets."""
     bounds = summary["iqm_interval"]
-    few = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")  # "-" for none
-    interval_text = " to ".join(map(number_text, bounds)) if bounds else few
+    count_text = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")  # "-" for none
+    interval_text = " to ".join(map(number_text, bounds)) if bounds else count_text
     cells = (number_text(summary["mean"]), number_text(summary["iqm"]), interval_text)
     texts = dict(zip(AGGREGATES, cells, strict=True))
     if best is None:
